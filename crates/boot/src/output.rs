@@ -1,0 +1,198 @@
+//! What the launcher writes: its own lines, and with labels those of the processes.
+//!
+//! Guaranteed: lines are never mixed with or broken by each other; no output is lost while
+//! somebody reads it, and none piles up without bound when nobody does. A write never blocks for
+//! long: the descriptor is polled first, and no more is written than fits a pipe that reports to
+//! be writable. Not contained: output of processes without labels, which inherit the launcher's.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// Above this, no more is read for a sink until it has written some.
+const FULL: usize = 1 << 20;
+/// A longer line is cut in two.
+const LINE_MAX: usize = 1 << 20;
+/// What a pipe that is writable takes at least (PIPE_BUF).
+const PIECE: usize = 4096;
+
+/// Standard output or standard error of this process, with a queue before it.
+pub(crate) struct Sink {
+    to: Box<dyn AsFd>,
+    queue: Vec<u8>,
+    broken: bool,
+}
+
+impl Sink {
+    pub(crate) fn new(to: impl AsFd + 'static) -> Sink {
+        Sink { to: Box::new(to), queue: Vec::new(), broken: false }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.to.as_fd()
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if !self.broken {
+            self.queue.extend_from_slice(bytes);
+        }
+    }
+
+    /// `line` and a newline, unless it has one.
+    pub(crate) fn push_line(&mut self, line: &str) {
+        self.push(line.trim_end_matches('\n').as_bytes());
+        self.push(b"\n");
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.len() > FULL
+    }
+
+    /// Writes for as long as the descriptor takes it. Nobody reads any more: discards.
+    pub(crate) fn write(&mut self) {
+        let mut written = 0;
+        while written < self.queue.len() && is_writable(self.to.as_fd()) {
+            let piece = &self.queue[written..self.queue.len().min(written + PIECE)];
+            match rustix::io::write(&self.to, piece) {
+                Ok(n) => written += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => {
+                    self.discard();
+                    return;
+                }
+            }
+        }
+        self.queue.drain(..written);
+    }
+
+    pub(crate) fn discard(&mut self) {
+        self.queue.clear();
+        self.broken = true;
+    }
+}
+
+/// The launcher's end of the pipe that is one process's standard output or error.
+pub(crate) struct Stream {
+    from: OwnedFd,
+    label: Label,
+}
+
+impl Stream {
+    /// `label` goes before every line.
+    pub(crate) fn new(from: OwnedFd, label: &str) -> io::Result<Stream> {
+        rustix::io::ioctl_fionbio(&from, true)?;
+        Ok(Stream { from, label: Label { prefix: label.into(), line: Vec::new() } })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.from.as_fd()
+    }
+
+    /// Passes on what is there, `limit` bytes or a little more. False: nothing more will come.
+    pub(crate) fn pass(&mut self, limit: usize, sink: &mut Sink) -> bool {
+        let mut buffer = [0; 16 << 10];
+        let mut passed = 0;
+        while passed < limit {
+            match rustix::io::read(&self.from, &mut buffer) {
+                Ok(0) => return false,
+                Ok(n) => {
+                    self.label.lines(&buffer[..n], sink);
+                    passed += n;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return true,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Passes on what the pipe holds, whoever may still have its other end, and closes it.
+    pub(crate) fn finish(mut self, sink: &mut Sink) {
+        let holds = rustix::pipe::fcntl_getpipe_size(&self.from).unwrap_or(FULL);
+        self.pass(holds, sink);
+        self.label.end(sink);
+    }
+}
+
+struct Label {
+    prefix: String,
+    /// The line that has not ended yet.
+    line: Vec<u8>,
+}
+
+impl Label {
+    fn lines(&mut self, bytes: &[u8], sink: &mut Sink) {
+        for part in bytes.split_inclusive(|b| *b == b'\n') {
+            self.line.extend_from_slice(part);
+            if part.ends_with(b"\n") || self.line.len() >= LINE_MAX {
+                self.end(sink);
+            }
+        }
+    }
+
+    fn end(&mut self, sink: &mut Sink) {
+        if !self.line.is_empty() {
+            sink.push(self.prefix.as_bytes());
+            sink.push(&self.line);
+            if !self.line.ends_with(b"\n") {
+                sink.push(b"\n");
+            }
+            self.line.clear();
+        }
+    }
+}
+
+fn is_writable(fd: BorrowedFd<'_>) -> bool {
+    let now = Timespec::try_from(Duration::ZERO).unwrap_or_default();
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_lines_with_labels() {
+        let mut sink = Sink::new(io::stderr());
+        let (mut a, mut b) =
+            (Label { prefix: "[0-3] ".into(), line: vec![] }, Label { prefix: "[4] ".into(), line: vec![] });
+        a.lines(b"one\ntw", &mut sink);
+        b.lines(b"\nx", &mut sink);
+        a.lines(b"o\n", &mut sink);
+        b.end(&mut sink);
+        b.end(&mut sink);
+        assert_eq!(String::from_utf8_lossy(&sink.queue), "[0-3] one\n[4] \n[0-3] two\n[4] x\n");
+    }
+
+    #[test]
+    fn endless_lines_are_cut() {
+        let mut sink = Sink::new(io::stderr());
+        let mut label = Label { prefix: String::new(), line: vec![] };
+        label.lines(&vec![b'x'; LINE_MAX + 1], &mut sink);
+        label.lines(b"x", &mut sink);
+        assert!(label.line.len() < LINE_MAX && sink.queue.ends_with(b"x\n"));
+    }
+
+    #[test]
+    fn a_sink_without_reader_discards() {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let mut sink = Sink::new(write);
+        sink.push(&vec![0; 100_000]);
+        sink.write();
+        assert!(!sink.is_empty());
+        drop(read);
+        sink.write();
+        assert!(sink.is_empty());
+        sink.push(b"more");
+        assert!(sink.is_empty());
+    }
+}

@@ -1,0 +1,318 @@
+//! The launcher's half of PMI-1, as a state machine: lines in, actions out.
+//!
+//! Guaranteed: pure (no process, socket or clock is touched); a line that is not understood is an
+//! error of the process that sent it and changes nothing; what the processes can make it store is
+//! bounded. Spoken are the commands that [`crate::Boot`] uses, and the few more that an MPICH
+//! program asks for when it starts. Not contained: publishing of names, and spawning.
+
+use std::collections::HashMap;
+
+use crate::pmi::KEY_PREFIX;
+use crate::wire::{self, Message};
+use crate::{Error, PROTOCOL};
+
+const KEY_MAX: usize = 128;
+const VALUE_MAX: usize = 64 << 10;
+/// Bytes of all keys and values together.
+const STORE_MAX: usize = 1 << 30;
+
+/// What the launcher has to do about a line.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Action {
+    /// Send this line, newline included.
+    Send { to: usize, line: String },
+    /// The sender announces something about itself.
+    Announced { pid: Option<u32>, key: String, value: Vec<u8> },
+    /// The sender ends the job.
+    Abort(Abort),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Abort {
+    pub(crate) code: i32,
+    /// The sender has said why.
+    pub(crate) said: bool,
+    /// What is to be said.
+    pub(crate) line: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    name: String,
+    peers: Vec<Peer>,
+    /// How many of the peers are waiting.
+    waiting: usize,
+    store: HashMap<String, String>,
+    stored: usize,
+    /// Keys of exchanges that were put before the last barrier ended, and after it.
+    old: Vec<String>,
+    new: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Peer {
+    joined: bool,
+    finalized: bool,
+    waiting: bool,
+}
+
+impl Server {
+    pub(crate) fn new(name: String, processes: usize) -> Server {
+        // All processes are on this host: one block from node 0 on, 1 node, all processes on it.
+        let mapping = ("PMI_process_mapping".to_owned(), format!("(vector,(0,1,{processes}))"));
+        Server {
+            name,
+            peers: vec![Peer::default(); processes],
+            waiting: 0,
+            store: HashMap::from([mapping]),
+            stored: 0,
+            old: Vec::new(),
+            new: Vec::new(),
+        }
+    }
+
+    /// Takes one line of `from`.
+    pub(crate) fn line(&mut self, from: usize, line: &str) -> Result<Vec<Action>, Error> {
+        let message = Message::parse(line)?;
+        let command = message.command();
+        let peer = self.peers[from];
+        if command != "abort" && (peer.finalized || peer.waiting || peer.joined == (command == "init")) {
+            return Err(Error::new(format!("`{command}` comes at the wrong time")));
+        }
+        let answer = match command {
+            "init" => {
+                self.peers[from].joined = true;
+                format!("cmd=response_to_init pmi_version=1 pmi_subversion=1 partage={PROTOCOL} rc=0\n")
+            }
+            "get_maxes" => {
+                format!("cmd=maxes kvsname_max=256 keylen_max={KEY_MAX} vallen_max={VALUE_MAX}\n")
+            }
+            "get_my_kvsname" => format!("cmd=my_kvsname kvsname={}\n", self.name),
+            "get_appnum" => "cmd=appnum appnum=0\n".into(),
+            "get_universe_size" => format!("cmd=universe_size size={}\n", self.peers.len()),
+            "put" => match self.put(message.need("key")?, message.need("value")?) {
+                Ok(()) => "cmd=put_result rc=0 msg=success\n".into(),
+                Err(why) => format!("cmd=put_result rc=-1 msg={why}\n"),
+            },
+            "get" => match self.store.get(message.need("key")?) {
+                Some(value) => format!("cmd=get_result rc=0 msg=success value={value}\n"),
+                None => "cmd=get_result rc=-1 msg=key_not_found value=unknown\n".into(),
+            },
+            "barrier_in" => return Ok(self.barrier(from)),
+            "finalize" => {
+                self.peers[from].finalized = true;
+                "cmd=finalize_ack\n".into()
+            }
+            "abort" => return Ok(vec![Action::Abort(abort(message)?)]),
+            "partage_announce" => {
+                let key = message.need("key")?;
+                if !wire::is_key(key, KEY_MAX) {
+                    return Err(Error::new("a bad key in `partage_announce`"));
+                }
+                let pid = message.field("pid").map(|_| message.number("pid")).transpose()?;
+                let value = wire::unhex(message.need("value")?)?;
+                let line = "cmd=partage_announced rc=0\n".to_owned();
+                return Ok(vec![
+                    Action::Announced { pid, key: key.to_owned(), value },
+                    Action::Send { to: from, line },
+                ]);
+            }
+            _ => return Err(Error::new(format!("unknown command in {}", wire::shown(line.as_bytes())))),
+        };
+        Ok(vec![Action::Send { to: from, line: answer }])
+    }
+
+    /// Whether the process has joined the job and not left it again.
+    pub(crate) fn takes_part(&self, process: usize) -> bool {
+        self.peers[process].joined && !self.peers[process].finalized
+    }
+
+    /// Whether some process waits in a barrier that `process` has not entered.
+    pub(crate) fn awaited(&self, process: usize) -> bool {
+        self.waiting > 0 && !self.peers[process].waiting
+    }
+
+    fn put(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
+        let bytes = key.len() + value.len();
+        if key.len() > KEY_MAX || value.len() > VALUE_MAX {
+            return Err("too_long");
+        }
+        if self.stored + bytes > STORE_MAX {
+            return Err("store_is_full");
+        }
+        if self.store.contains_key(key) {
+            return Err("duplicate_key");
+        }
+        self.stored += bytes;
+        self.store.insert(key.to_owned(), value.to_owned());
+        if key.starts_with(KEY_PREFIX) {
+            self.new.push(key.to_owned());
+        }
+        Ok(())
+    }
+
+    fn barrier(&mut self, from: usize) -> Vec<Action> {
+        self.peers[from].waiting = true;
+        self.waiting += 1;
+        if self.waiting < self.peers.len() {
+            return Vec::new();
+        }
+        self.waiting = 0;
+        // Whoever enters a barrier has read all that was put before the barrier before it.
+        for key in std::mem::replace(&mut self.old, std::mem::take(&mut self.new)) {
+            if let Some(value) = self.store.remove(&key) {
+                self.stored -= key.len() + value.len();
+            }
+        }
+        let out = |(to, peer): (usize, &mut Peer)| {
+            peer.waiting = false;
+            Action::Send { to, line: "cmd=barrier_out rc=0\n".into() }
+        };
+        self.peers.iter_mut().enumerate().map(out).collect()
+    }
+}
+
+fn abort(message: Message<'_>) -> Result<Abort, Error> {
+    let line = message.field("line").map(wire::unhex).transpose()?;
+    Ok(Abort {
+        code: message.number("exitcode")?,
+        said: message.field("said") == Some("1"),
+        line: line.map(|line| crate::error::one_line(&String::from_utf8_lossy(&line))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Xorshift;
+
+    /// The one line that the sender gets back.
+    fn answer(server: &mut Server, from: usize, line: &str) -> String {
+        match server.line(from, line).unwrap().as_slice() {
+            [Action::Send { to, line }] if *to == from => line.trim_end().to_owned(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn joined(processes: usize) -> Server {
+        let mut server = Server::new("kvs".into(), processes);
+        for process in 0..processes {
+            assert!(!server.takes_part(process));
+            let line = answer(&mut server, process, "cmd=init pmi_version=1 pmi_subversion=1");
+            assert_eq!(line, "cmd=response_to_init pmi_version=1 pmi_subversion=1 partage=1 rc=0");
+            assert!(server.takes_part(process));
+        }
+        server
+    }
+
+    #[test]
+    fn put_barrier_get() {
+        let mut server = joined(2);
+        assert_eq!(answer(&mut server, 0, "cmd=get_my_kvsname"), "cmd=my_kvsname kvsname=kvs");
+        let put = "cmd=put kvsname=kvs key=k value=a=b";
+        assert_eq!(answer(&mut server, 0, put), "cmd=put_result rc=0 msg=success");
+        assert_eq!(answer(&mut server, 1, put), "cmd=put_result rc=-1 msg=duplicate_key");
+        assert_eq!(server.line(0, "cmd=barrier_in").unwrap(), []);
+        assert!(server.awaited(1) && !server.awaited(0));
+        assert_eq!(server.line(1, "cmd=barrier_in").unwrap().len(), 2);
+        assert!(!server.awaited(1));
+        let get = answer(&mut server, 1, "cmd=get kvsname=kvs key=k");
+        assert_eq!(get, "cmd=get_result rc=0 msg=success value=a=b");
+        assert!(answer(&mut server, 1, "cmd=get kvsname=kvs key=none").contains("rc=-1"));
+        let get = answer(&mut server, 1, "cmd=get kvsname=kvs key=PMI_process_mapping");
+        assert!(get.ends_with("value=(vector,(0,1,2))"));
+        assert_eq!(answer(&mut server, 1, "cmd=finalize"), "cmd=finalize_ack");
+        assert!(!server.takes_part(1) && server.takes_part(0));
+    }
+
+    #[test]
+    fn keys_of_exchanges_are_forgotten_when_all_have_read_them() {
+        let mut server = joined(1);
+        let before = server.store.len();
+        for round in 0..10 {
+            let put = format!("cmd=put kvsname=kvs key={KEY_PREFIX}{round}-0-0 value=0.");
+            assert!(answer(&mut server, 0, &put).contains("rc=0"));
+            answer(&mut server, 0, "cmd=barrier_in");
+            let get = format!("cmd=get kvsname=kvs key={KEY_PREFIX}{round}-0-0");
+            assert!(answer(&mut server, 0, &get).contains("rc=0"));
+            assert!(server.store.len() <= before + 2);
+        }
+        answer(&mut server, 0, "cmd=barrier_in");
+        answer(&mut server, 0, "cmd=barrier_in");
+        assert_eq!((server.store.len(), server.stored), (before, 0));
+    }
+
+    #[test]
+    fn aborts_and_announcements() {
+        let mut server = joined(1);
+        let abort =
+            |code, said, line: Option<&str>| vec![Action::Abort(Abort { code, said, line: line.map(str::to_owned) })];
+        assert_eq!(server.line(0, "cmd=abort exitcode=3").unwrap(), abort(3, false, None));
+        assert_eq!(server.line(0, "cmd=abort exitcode=-1 said=1").unwrap(), abort(-1, true, None));
+        let line = format!("cmd=abort exitcode=0 line={}", wire::hex("two\nlines ü\n".as_bytes()));
+        assert_eq!(server.line(0, &line).unwrap(), abort(0, false, Some("two lines ü")));
+        let actions = server.line(0, "cmd=partage_announce key=shm value=6869 pid=12").unwrap();
+        assert_eq!(actions[0], Action::Announced { pid: Some(12), key: "shm".into(), value: b"hi".into() });
+        assert_eq!(actions.len(), 2);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_an_error() {
+        for line in [
+            "",
+            "hello",
+            "cmd=init",
+            "cmd=put key=k",
+            "cmd=get",
+            "cmd=abort",
+            "cmd=abort exitcode=x",
+            "cmd=abort exitcode=1 line=0",
+            "cmd=partage_announce key=a/b value=",
+            "cmd=partage_announce key=a value=0 pid=1",
+            "cmd=partage_announce key=a value= pid=-1",
+            "mcmd=spawn",
+            "cmd=spawn",
+        ] {
+            assert!(joined(1).line(0, line).is_err(), "{line}");
+        }
+        let mut server = Server::new("kvs".into(), 2);
+        assert!(server.line(0, "cmd=barrier_in").is_err());
+        let mut server = joined(2);
+        server.line(0, "cmd=barrier_in").unwrap();
+        assert!(server.line(0, "cmd=barrier_in").is_err());
+        let put = format!("cmd=put key=k value={}", "x".repeat(VALUE_MAX + 1));
+        assert_eq!(answer(&mut server, 1, &put), "cmd=put_result rc=-1 msg=too_long");
+        answer(&mut server, 1, "cmd=finalize");
+        assert!(server.line(1, "cmd=get key=k").is_err());
+    }
+
+    #[test]
+    fn mutated_lines_never_panic() {
+        let seeds = [
+            "cmd=init pmi_version=1 pmi_subversion=1",
+            "cmd=put kvsname=kvs key=partage-0-0-0 value=4.00ff",
+            "cmd=get kvsname=kvs key=partage-0-0-0",
+            "cmd=barrier_in",
+            "cmd=abort exitcode=3 line=6869",
+            "cmd=partage_announce key=shm value=00 pid=4",
+        ];
+        let mut random = Xorshift(42);
+        let mut server = joined(3);
+        for round in 0..40_000 {
+            if round % 100 == 0 {
+                server = joined(3);
+            }
+            let mut bytes = seeds[random.below(seeds.len())].as_bytes().to_vec();
+            if random.below(3) > 0 {
+                random.mutate(&mut bytes);
+            }
+            if let Ok(actions) = server.line(random.below(3), &String::from_utf8_lossy(&bytes)) {
+                for action in actions {
+                    if let Action::Send { to, line } = action {
+                        assert!(to < 3 && line.ends_with('\n') && line.matches('\n').count() == 1);
+                    }
+                }
+            }
+        }
+    }
+}

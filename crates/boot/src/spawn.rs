@@ -1,0 +1,88 @@
+//! Starts one process of a job.
+//!
+//! Guaranteed: the process leads its own process group, has exactly one descriptor more than the
+//! standard ones from here (the socket that `PMI_FD` names), and sees no variable of a job that
+//! the launcher itself may be part of. Every descriptor made here closes on exec in every other
+//! process, also in those that other threads start meanwhile. Not contained: what happens to it
+//! afterwards.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::io::FdFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::{PROTOCOL, Spec, ranks_of};
+
+pub(crate) struct Started {
+    pub(crate) child: Child,
+    pub(crate) pid: Pid,
+    pub(crate) pidfd: OwnedFd,
+    /// The launcher's end, non-blocking.
+    pub(crate) socket: OwnedFd,
+}
+
+/// Starts process `process` of the job as `program`, which is `spec.program` found on the path.
+pub(crate) fn spawn(spec: &Spec, program: &Path, process: usize, stdin: Stdio) -> io::Result<Started> {
+    let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    // Out of the way of the standard descriptors, whatever this process has done to its own.
+    let theirs = rustix::io::fcntl_dupfd_cloexec(&theirs, 3)?;
+
+    let mut command = Command::new(program);
+    command.arg0(&spec.program).args(&spec.args).process_group(0).stdin(stdin);
+    let output = || match (spec.quiet_output, spec.label) {
+        (true, _) => Stdio::null(),
+        (false, true) => Stdio::piped(),
+        (false, false) => Stdio::inherit(),
+    };
+    command.stdout(output()).stderr(output());
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_a_job(name)) {
+        command.env_remove(name);
+    }
+    command.envs(spec.env.iter().map(|(name, value)| (name, value)));
+    let ranks = ranks_of(process, spec.ranks, spec.procs);
+    for (name, value) in [
+        ("PMI_FD", theirs.as_raw_fd().to_string()),
+        ("PMI_RANK", process.to_string()),
+        ("PMI_SIZE", spec.procs.to_string()),
+        ("PARTAGE_PROTOCOL", PROTOCOL.to_string()),
+        ("PARTAGE_THREADS", ranks.len().to_string()),
+        ("PARTAGE_LAUNCHER", std::process::id().to_string()),
+    ] {
+        command.env(name, value);
+    }
+    let keep = move || Ok(rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?);
+    // SAFETY: `pre_exec` requires that the closure is sound to run between fork and exec of a
+    // process that may have other threads: it makes one fcntl system call, on a descriptor that
+    // it owns; it neither allocates nor locks, touches no memory that another thread may have
+    // left half-changed, and does not panic. The error it may return is an errno, made and read
+    // without allocation. `theirs` is closed in this process when `command` is dropped below, and
+    // in the child never, as exec drops nothing.
+    unsafe { command.pre_exec(keep) };
+    let child = command.spawn()?;
+    drop(command);
+
+    let pid = Pid::from_child(&child);
+    match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => Ok(Started { child, pid, pidfd, socket: ours }),
+        Err(e) => {
+            let mut child = child;
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(e.into())
+        }
+    }
+}
+
+/// Whether a variable tells a process about its place in a job, so that it must not be inherited.
+fn is_of_a_job(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    [&b"PMI_"[..], b"PMIX_", b"OMPI_COMM_WORLD_"].iter().any(|prefix| name.starts_with(prefix))
+        || [&b"PARTAGE_PROTOCOL"[..], b"PARTAGE_THREADS", b"PARTAGE_LAUNCHER", b"PARTAGE_BOOT"].contains(&name)
+}

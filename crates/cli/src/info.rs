@@ -1,0 +1,2 @@
+//! scratch
+pub fn info() -> i32 { 0 }

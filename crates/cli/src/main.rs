@@ -1,0 +1,47 @@
+//! The `partage` command: start jobs, see the machine, try it out, measure it.
+
+mod bench;
+mod demo;
+mod info;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "partage", version, about = "A partitioned global address space for Rust")]
+struct Command {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Start a program as a job of ranks
+    Run(run::Options),
+    /// Run one program as threads, as processes and as a mix, and compare with a serial run
+    Demo(demo::Options),
+    /// Show the machine, the conduits and every setting
+    Info,
+    /// Measure, each figure beside its floor in the same run
+    #[command(subcommand)]
+    Bench(bench::What),
+    /// A rank of the demo
+    #[command(hide = true)]
+    DemoRank(demo::RankOptions),
+    /// A rank of a benchmark
+    #[command(hide = true)]
+    BenchRank(bench::RankOptions),
+}
+
+fn main() -> ExitCode {
+    let code = match Command::parse().what {
+        What::Run(options) => run::run(options),
+        What::Demo(options) => demo::demo(options),
+        What::Info => info::info(),
+        What::Bench(what) => bench::bench(what),
+        What::DemoRank(options) => demo::rank(options),
+        What::BenchRank(options) => bench::rank(options),
+    };
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}

@@ -1,0 +1,70 @@
+//! `partage run`: starts a program as a job and waits for its end.
+
+use clap::{Args, ValueEnum};
+use partage_boot::{Input, Spec};
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// What `run` takes.
+#[derive(Args)]
+pub struct Options {
+    /// Ranks of the job
+    #[arg(short = 'n', long = "ranks", value_name = "RANKS")]
+    ranks: Option<usize>,
+    /// Processes that host them; by default one each
+    #[arg(long)]
+    procs: Option<usize>,
+    /// Bind each rank to a core
+    #[arg(long, value_enum, default_value = "none")]
+    bind: Bind,
+    /// Begin each line of output with the ranks of the process that wrote it
+    #[arg(long)]
+    label: bool,
+    /// End the job after this many seconds, and say where its ranks are
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
+    /// Say where the ranks are when one has waited this many seconds in one call; the job goes on
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    hang_after: Option<Duration>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Bind {
+    /// Ranks run where the system puts them
+    None,
+    /// Rank r runs on the r-th allowed core
+    Core,
+}
+
+/// Runs it; the job's exit code.
+pub fn run(options: Options) -> i32 {
+    let mut words = options.program.into_iter();
+    let program = words.next().expect("clap requires it");
+    let cores = partage_conduit::topology::allowed_cores().len();
+    let ranks = options.ranks.or(options.procs).unwrap_or(cores);
+    let mut spec = Spec::new(program, ranks);
+    spec.args = words.collect();
+    spec.procs = options.procs.unwrap_or(ranks);
+    spec.label = options.label;
+    spec.timeout = options.timeout;
+    spec.hang_after = options.hang_after;
+    spec.stdin = Input::ToRankZero;
+    spec.forward_signals = true;
+    if let Bind::Core = options.bind {
+        spec.env.push(("PARTAGE_BIND".into(), "core".into()));
+    }
+    match partage::launcher::launch(&spec) {
+        Ok(ended) => ended.code,
+        Err(e) => {
+            eprintln!("partage: {e}");
+            2
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    partage::settings::seconds(text).ok_or_else(|| "give seconds, such as 30 or 0.5".into())
+}

@@ -1,0 +1,562 @@
+//! Barriers between the ranks of a node, blocking or split, with a tag that must agree and a value that is reduced.
+//!
+//! One arrival carries a [`Tag`] and a number (`aux`). When all have arrived every rank gets the same [`Verdict`]: the
+//! smallest `aux`, or the first two ranks whose tags disagree. Plain barriers pay nothing for tags that are not there.
+//!
+//! # Shapes
+//! * Two ranks: a pair of arrivals in one cache line, two lines used in turn. Each rank writes its own half and reads
+//!   the other's; one line goes to and fro. Two lines, because the other may already have written its next arrival
+//!   while this rank still reads the last one; it cannot be two ahead.
+//! * More: counters in a tree of radix k. The last to arrive at a counter resets it and goes on to its parent; the
+//!   last at the root compares the tags, if there are any, and stores the release word that all others watch. Nobody
+//!   has to make progress for anybody else: after `arrive` a rank may compute as long as it likes. Radix ≥ n is the
+//!   central counter. (Yew, Tzeng, Lawrie 1987, with one release word for all.)
+//!
+//! # Memory ordering
+//! Arrivals are release (a store, or a read-modify-write that also acquires the earlier ones at this counter), the
+//! release word is stored with release by the last and loaded with acquire by the others. So everything that any rank
+//! did before its arrival happens before everything that any rank does after its wait. A counter is reset with a
+//! relaxed store: the next arrival at it comes after the release word, which comes after the reset. Slots and the
+//! release line's other words are plain data under the same edges.
+//! Bells: see [`crate::wait`]; the fence lies between the release store and the looks at the bells.
+
+use crate::record::Site;
+use crate::sync::{AtomicU32, AtomicU64, Ordering::*, full_fence};
+use crate::wait::{Aborted, Bell, Step, Waiter};
+use std::cell::Cell;
+use std::fmt;
+
+/// What an arrival says about itself; ranks whose tags do not [agree](Tag::agrees) made a mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tag {
+    /// A barrier without a value; agrees with barriers of any value.
+    Plain,
+    /// A barrier with a value that must be equal wherever one is given.
+    Value(u64),
+    /// A collective call: which one and what all ranks must give alike.
+    Call(Call, u64),
+    /// The end of the job.
+    Exit,
+}
+
+/// The collective calls that meet at a barrier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Call {
+    /// Symmetric allocation.
+    AllocAll = 16,
+    /// Its inverse.
+    FreeAll = 17,
+    /// The round in which ranks that disagree tell each other where they are.
+    Report = 18,
+}
+
+impl Tag {
+    /// May two ranks meet with these tags?
+    pub fn agrees(self, other: Tag) -> bool {
+        match (self, other) {
+            (Tag::Plain, Tag::Value(_)) | (Tag::Value(_), Tag::Plain) => true,
+            (a, b) => a == b,
+        }
+    }
+
+    fn encode(self) -> (u64, u64) {
+        match self {
+            Tag::Plain => (0, 0),
+            Tag::Value(v) => (1, v),
+            Tag::Exit => (2, 0),
+            Tag::Call(call, v) => (call as u64, v),
+        }
+    }
+
+    fn decode(kind: u64, value: u64) -> Tag {
+        match kind {
+            0 => Tag::Plain,
+            1 => Tag::Value(value),
+            2 => Tag::Exit,
+            16 => Tag::Call(Call::AllocAll, value),
+            17 => Tag::Call(Call::FreeAll, value),
+            _ => Tag::Call(Call::Report, value),
+        }
+    }
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Tag::Plain => write!(f, "barrier without a value"),
+            Tag::Value(v) => write!(f, "barrier with value {v}"),
+            Tag::Exit => write!(f, "the end of its program"),
+            Tag::Call(Call::AllocAll, n) => write!(f, "alloc_all of {n} bytes"),
+            Tag::Call(Call::FreeAll, n) => write!(f, "free_all of the block at offset {n:#x}"),
+            Tag::Call(Call::Report, _) => write!(f, "the report of a disagreement"),
+        }
+    }
+}
+
+/// What all ranks learn when the last has arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Tags agreed.
+    Agreed {
+        /// The smallest `aux`.
+        aux: u64,
+        /// What all said who did not come [`Plain`](Tag::Plain).
+        tag: Tag,
+    },
+    /// The tags of these two ranks did not agree: the lowest such pair.
+    Disagreed([(u32, Tag); 2]),
+}
+
+/// One rank's arrival.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Arrival {
+    /// Epoch and kind of tag.
+    word: AtomicU64,
+    value: AtomicU64,
+    aux: AtomicU64,
+}
+
+/// An arrival in a cache line of its own.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Slot(Arrival);
+
+/// The arrivals of two ranks in one cache line.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Pair([Arrival; 2]);
+
+/// Arrivals of one group: the low half counts them, the high half those with a tag.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU32);
+
+/// What the last rank leaves for all others.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Release {
+    /// Epoch times four, plus two if there were tags, plus one if they disagreed.
+    word: AtomicU64,
+    aux: AtomicU64,
+    /// The two ranks that disagree (or the first that came with a tag), the kinds of their tags and their values: copies, since a rank that has seen the
+    /// verdict may arrive again and overwrite its slot while another still reads.
+    ranks: [AtomicU64; 2],
+    values: [AtomicU64; 2],
+}
+
+/// Where a barrier's words live: in a control area, or, in a model, on the heap.
+pub trait Places {
+    /// The lines of a pair, one per parity.
+    fn pair(&self, parity: usize) -> &Pair;
+    /// Rank r's slot.
+    fn slot(&self, r: usize) -> &Slot;
+    /// The i-th counter; there are fewer than 2n.
+    fn counter(&self, i: usize) -> &Counter;
+    /// The release line.
+    fn release(&self) -> &Release;
+    /// Rank r's bell.
+    fn bell(&self, r: usize) -> &Bell;
+}
+
+/// One rank's side of a barrier; each rank of the node has one, over the same places.
+#[derive(Debug)]
+pub struct Barrier<P> {
+    places: P,
+    me: usize,
+    n: usize,
+    epoch: Cell<u64>,
+    /// From my group's counter to the root: index and number of arrivals expected there.
+    path: Vec<(u32, u32)>,
+}
+
+/// A promise to wait: what `arrive` returns.
+#[must_use]
+#[derive(Debug)]
+pub struct Arrived {
+    epoch: u64,
+    tag: Tag,
+    aux: u64,
+}
+
+impl<P: Places> Barrier<P> {
+    /// Rank `me` of `n`; `radix` 0 means one central counter.
+    pub fn new(places: P, me: usize, n: usize, radix: usize) -> Self {
+        assert!(me < n && n < 1 << 16, "a barrier of {n} ranks");
+        let radix = if radix < 2 { n.max(2) } else { radix };
+        let (mut path, mut group, mut members, mut first) = (vec![], me, n, 0);
+        while members > 1 {
+            group /= radix;
+            path.push(((first + group) as u32, radix.min(members - group * radix) as u32));
+            let groups = members.div_ceil(radix);
+            (first, members) = (first + groups, groups);
+        }
+        Barrier { places, me, n, epoch: Cell::new(0), path }
+    }
+
+    /// Announces this rank's arrival. Arrive and [`wait`](Self::wait) alternate.
+    #[inline(always)]
+    pub fn arrive(&self, tag: Tag, aux: u64) -> Arrived {
+        let epoch = self.epoch.get() + 1;
+        self.epoch.set(epoch);
+        let arrived = Arrived { epoch, tag, aux };
+        match self.n {
+            1 => {}
+            2 => self.arrive_pair(&arrived),
+            _ => self.arrive_tree(&arrived),
+        }
+        arrived
+    }
+
+    /// Have all arrived?
+    #[inline(always)]
+    pub fn test(&self, arrived: &Arrived) -> bool {
+        match self.n {
+            1 => true,
+            2 => self.other(arrived.epoch).word.load(Acquire) >> 8 >= arrived.epoch,
+            _ => self.places.release().word.load(Acquire) >> 2 >= arrived.epoch,
+        }
+    }
+
+    /// Waits until all have arrived; `progress` serves others meanwhile and says whether it did.
+    #[inline(always)]
+    pub fn wait(
+        &self,
+        arrived: Arrived,
+        waiter: &Waiter<'_>,
+        site: Site,
+        mut progress: impl FnMut() -> bool,
+    ) -> Result<Verdict, Aborted> {
+        waiter.until(site, || match self.test(&arrived) {
+            true => Step::Done,
+            false if progress() => Step::Busy,
+            false => Step::Idle,
+        })?;
+        Ok(match self.n {
+            1 => Verdict::Agreed { aux: arrived.aux, tag: arrived.tag },
+            2 => self.verdict_of_pair(&arrived),
+            _ => self.verdict_of_tree(),
+        })
+    }
+
+    #[inline(always)]
+    fn arrive_pair(&self, a: &Arrived) {
+        let mine = &self.places.pair(a.epoch as usize % 2).0[self.me];
+        let (kind, value) = a.tag.encode();
+        mine.value.store(value, Relaxed);
+        mine.aux.store(a.aux, Relaxed);
+        mine.word.store(a.epoch << 8 | kind, Release);
+        self.places.bell(1 - self.me).ring();
+    }
+
+    #[inline(always)]
+    fn other(&self, epoch: u64) -> &Arrival {
+        &self.places.pair(epoch as usize % 2).0[1 - self.me]
+    }
+
+    #[inline(always)]
+    fn verdict_of_pair(&self, a: &Arrived) -> Verdict {
+        let other = self.other(a.epoch);
+        let theirs = Tag::decode(other.word.load(Relaxed) & 0xff, other.value.load(Relaxed));
+        if a.tag.agrees(theirs) {
+            let tag = if a.tag == Tag::Plain { theirs } else { a.tag };
+            return Verdict::Agreed { aux: a.aux.min(other.aux.load(Relaxed)), tag };
+        }
+        let mut both = [(self.me as u32, a.tag), (1 - self.me as u32, theirs)];
+        both.sort_by_key(|x| x.0);
+        Verdict::Disagreed(both)
+    }
+
+    #[inline(always)]
+    fn arrive_tree(&self, a: &Arrived) {
+        let mut tagged = a.tag != Tag::Plain || a.aux != u64::MAX;
+        if tagged {
+            let slot = &self.places.slot(self.me).0;
+            let (kind, value) = a.tag.encode();
+            slot.value.store(value, Relaxed);
+            slot.aux.store(a.aux, Relaxed);
+            slot.word.store(a.epoch << 8 | kind, Relaxed);
+        }
+        for &(index, expected) in &self.path {
+            let counter = &self.places.counter(index as usize).0;
+            let before = counter.fetch_add(1 + (u32::from(tagged) << 16), AcqRel);
+            if (before & 0xffff) + 1 < expected {
+                return;
+            }
+            tagged |= before >> 16 != 0;
+            counter.store(0, Relaxed);
+        }
+        self.release(a.epoch, tagged);
+    }
+
+    /// Run by the last to arrive.
+    #[inline(always)]
+    fn release(&self, epoch: u64, tagged: bool) {
+        let release = self.places.release();
+        let bad = tagged && self.compare(epoch);
+        release.word.store(epoch << 2 | u64::from(tagged) << 1 | u64::from(bad), Release);
+        full_fence();
+        for r in 0..self.n {
+            if r != self.me {
+                self.places.bell(r).ring_after_fence();
+            }
+        }
+    }
+
+    /// Compares the tags rank by rank, each with the first that is not plain, and takes the smallest `aux`.
+    #[inline(never)]
+    fn compare(&self, epoch: u64) -> bool {
+        let release = self.places.release();
+        let tags = || (0..self.n).map(|r| (r, self.tag_of(r, epoch)));
+        let aux = (0..self.n)
+            .map(|r| &self.places.slot(r).0)
+            .filter(|s| s.word.load(Relaxed) >> 8 == epoch)
+            .map(|s| s.aux.load(Relaxed));
+        release.aux.store(aux.min().unwrap_or(u64::MAX), Relaxed);
+        let (a, tag) = tags().find(|(_, t)| *t != Tag::Plain).unwrap_or((0, Tag::Plain));
+        let odd = tags().find(|(_, t)| !t.agrees(tag));
+        let b = odd.map_or(a, |(b, _)| b);
+        for (i, r) in [a.min(b), a.max(b)].into_iter().enumerate() {
+            let (kind, value) = self.tag_of(r, epoch).encode();
+            release.ranks[i].store((r as u64) << 8 | kind, Relaxed);
+            release.values[i].store(value, Relaxed);
+        }
+        odd.is_some()
+    }
+
+    fn tag_of(&self, r: usize, epoch: u64) -> Tag {
+        let slot = &self.places.slot(r).0;
+        let word = slot.word.load(Relaxed);
+        // A rank that came without a tag did not touch its slot.
+        if word >> 8 == epoch { Tag::decode(word & 0xff, slot.value.load(Relaxed)) } else { Tag::Plain }
+    }
+
+    #[inline(always)]
+    fn verdict_of_tree(&self) -> Verdict {
+        let release = self.places.release();
+        let word = release.word.load(Relaxed);
+        if word & 2 == 0 {
+            return Verdict::Agreed { aux: u64::MAX, tag: Tag::Plain };
+        }
+        let [a, b] = [0, 1].map(|i| {
+            let rank = release.ranks[i].load(Relaxed);
+            ((rank >> 8) as u32, Tag::decode(rank & 0xff, release.values[i].load(Relaxed)))
+        });
+        match word & 1 {
+            0 => Verdict::Agreed { aux: release.aux.load(Relaxed), tag: a.1 },
+            _ => Verdict::Disagreed([a, b]),
+        }
+    }
+}
+
+/// The places on the heap, for tests and models.
+#[cfg(test)]
+mod testing {
+    use super::*;
+    use crate::record::Record;
+
+    pub struct Heap {
+        pairs: [Pair; 2],
+        slots: Vec<Slot>,
+        counters: Vec<Counter>,
+        release: Release,
+        bells: Vec<Bell>,
+        pub records: Vec<Record>,
+        pub abort: AtomicU32,
+    }
+
+    impl Heap {
+        pub fn new(n: usize) -> Heap {
+            let many = |k: usize| 0..k;
+            Heap {
+                pairs: Default::default(),
+                slots: many(n).map(|_| Slot::default()).collect(),
+                counters: many(2 * n).map(|_| Counter::default()).collect(),
+                release: Release::default(),
+                bells: many(n).map(|_| Bell::default()).collect(),
+                records: many(n).map(|_| Record::default()).collect(),
+                abort: AtomicU32::new(0),
+            }
+        }
+    }
+
+    impl Places for &Heap {
+        fn pair(&self, parity: usize) -> &Pair {
+            &self.pairs[parity]
+        }
+        fn slot(&self, r: usize) -> &Slot {
+            &self.slots[r]
+        }
+        fn counter(&self, i: usize) -> &Counter {
+            &self.counters[i]
+        }
+        fn release(&self) -> &Release {
+            &self.release
+        }
+        fn bell(&self, r: usize) -> &Bell {
+            &self.bells[r]
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{testing::Heap, *};
+    use crate::wait::Cores;
+    use std::sync::atomic::AtomicUsize;
+
+    /// Runs `body` on n threads, each with its barrier and a function that meets and returns the verdict.
+    fn ranks(n: usize, radix: usize, body: impl Fn(usize, &dyn Fn(Tag, u64) -> Verdict) + Sync) {
+        let heap = Heap::new(n);
+        std::thread::scope(|s| {
+            for r in 0..n {
+                let (heap, body) = (&heap, &body);
+                s.spawn(move || {
+                    let b = Barrier::new(heap, r, n, radix);
+                    let w = Waiter::new(heap.bell(r), &heap.records[r], &heap.abort, Cores::Shared);
+                    body(r, &|tag, aux| b.wait(b.arrive(tag, aux), &w, Site::here("barrier"), || false).unwrap());
+                });
+            }
+        });
+    }
+
+    const PLAIN: Verdict = Verdict::Agreed { aux: u64::MAX, tag: Tag::Plain };
+    const SHAPES: [(usize, usize); 12] =
+        [(1, 0), (2, 0), (3, 0), (3, 2), (4, 2), (5, 2), (7, 3), (8, 2), (9, 4), (16, 4), (16, 0), (17, 4)];
+
+    #[test]
+    fn nobody_leaves_before_the_last_has_come() {
+        for (n, radix) in SHAPES {
+            let come = AtomicUsize::new(0);
+            ranks(n, radix, |_, meet| {
+                for i in 1..=200 {
+                    come.fetch_add(1, Relaxed);
+                    assert_eq!(meet(Tag::Plain, u64::MAX), PLAIN);
+                    let seen = come.load(Relaxed);
+                    assert!(seen >= i * n && seen <= (i + 1) * n, "{n} ranks, radix {radix}: {seen} at {i}");
+                    meet(Tag::Plain, u64::MAX);
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn values_are_reduced_and_tags_compared() {
+        for (n, radix) in SHAPES {
+            ranks(n, radix, |r, meet| {
+                for i in 0..50u64 {
+                    let tag = Tag::Call(Call::AllocAll, i);
+                    assert_eq!(meet(tag, 100 + r as u64), Verdict::Agreed { aux: 100, tag });
+                    // Given values are equal; who gives none agrees with all.
+                    let tag = if r % 2 == 0 { Tag::Value(i) } else { Tag::Plain };
+                    let agreed = Verdict::Agreed { aux: u64::MAX, tag: Tag::Value(i) };
+                    assert_eq!(meet(tag, u64::MAX), agreed);
+                    assert_eq!(
+                        meet(Tag::Plain, u64::MAX - r as u64),
+                        Verdict::Agreed { aux: u64::MAX - (n as u64 - 1), tag: Tag::Plain }
+                    );
+                    if n > 1 {
+                        let odd = i as usize % n;
+                        let tag = if r == odd { Tag::Exit } else { Tag::Value(7) };
+                        let Verdict::Disagreed([a, b]) = meet(tag, u64::MAX) else { panic!("{n}: not noticed") };
+                        assert!(a.0 < b.0, "{a:?} {b:?}");
+                        assert!([a, b].contains(&(odd as u32, Tag::Exit)), "{odd}: {a:?} {b:?}");
+                        assert!(a.1 == Tag::Value(7) || b.1 == Tag::Value(7));
+                        let tag = if r == odd { Tag::Exit } else { Tag::Plain };
+                        assert!(matches!(meet(tag, u64::MAX), Verdict::Disagreed(_)), "plain against exit");
+                    }
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn tags_survive_their_encoding() {
+        for t in [Tag::Plain, Tag::Value(0), Tag::Value(u64::MAX), Tag::Exit, Tag::Call(Call::FreeAll, 3)] {
+            let (kind, value) = t.encode();
+            assert_eq!(Tag::decode(kind, value), t);
+        }
+        assert!(!Tag::Value(1).agrees(Tag::Value(2)));
+        assert!(!Tag::Plain.agrees(Tag::Exit));
+        assert!(!Tag::Call(Call::AllocAll, 1).agrees(Tag::Call(Call::FreeAll, 1)));
+    }
+}
+
+/// The real barrier and the real parking under every interleaving that loom allows. A missing fence in
+/// [`Bell::ring`], in the release or in the parking shows as a deadlock, a missing release or acquire as a wrong sum.
+#[cfg(all(test, loom))]
+mod models {
+    use super::{testing::Heap, *};
+    use crate::wait::Cores;
+    use loom::sync::Arc;
+
+    fn meet(n: usize, radix: usize, rounds: u64) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(if n == 2 { 3 } else { 2 });
+        model.check(move || {
+            let heap = Arc::new((Heap::new(n), (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>()));
+            let rank = move |heap: Arc<(Heap, Vec<AtomicU64>)>, r: usize| {
+                let (heap, data) = &*heap;
+                let b = Barrier::new(heap, r, n, radix);
+                let w = Waiter::new(heap.bell(r), &heap.records[r], &heap.abort, Cores::Own);
+                for i in 1..=rounds {
+                    data[r].store(i, Relaxed);
+                    let verdict = b.wait(b.arrive(Tag::Plain, u64::MAX), &w, Site::here("barrier"), || false);
+                    assert_eq!(verdict, Ok(Verdict::Agreed { aux: u64::MAX, tag: Tag::Plain }));
+                    for d in data {
+                        assert!(d.load(Relaxed) >= i, "the barrier published nothing");
+                    }
+                }
+            };
+            let others: Vec<_> = (1..n)
+                .map(|r| {
+                    let heap = heap.clone();
+                    loom::thread::spawn(move || rank(heap, r))
+                })
+                .collect();
+            rank(heap, 0);
+            for o in others {
+                o.join().unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn loom_pair() {
+        meet(2, 0, 2);
+    }
+
+    #[test]
+    fn loom_pair_three_rounds() {
+        meet(2, 0, 3);
+    }
+
+    #[test]
+    fn loom_central_three() {
+        meet(3, 0, 1);
+    }
+
+    #[test]
+    fn loom_tree_three() {
+        meet(3, 2, 1);
+    }
+
+    #[test]
+    fn loom_disagreement_is_the_same_for_both() {
+        loom::model(|| {
+            let heap = Arc::new(Heap::new(2));
+            let side = |heap: Arc<Heap>, r: usize, tag: Tag| {
+                let b = Barrier::new(&*heap, r, 2, 0);
+                let places = &*heap;
+                let w = Waiter::new(places.bell(r), &heap.records[r], &heap.abort, Cores::Own);
+                b.wait(b.arrive(tag, u64::MAX), &w, Site::here("barrier"), || false).unwrap()
+            };
+            let h = heap.clone();
+            let t = loom::thread::spawn(move || side(h, 1, Tag::Exit));
+            let mine = side(heap, 0, Tag::Value(5));
+            assert_eq!(mine, Verdict::Disagreed([(0, Tag::Value(5)), (1, Tag::Exit)]));
+            assert_eq!(t.join().unwrap(), mine);
+        });
+    }
+}

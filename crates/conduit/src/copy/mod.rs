@@ -1,0 +1,169 @@
+//! The one routine through which bytes enter and leave shared memory.
+//!
+//! Other ranks, in this process and in others, may read and write the same bytes at the same time. Rust's memory model
+//! calls that a data race if both are ordinary accesses, and says nothing of other processes; so no ordinary access is
+//! made. Every byte moves through an instruction or a call that the compiler cannot see into: to it, an asm block or
+//! a foreign function reads and writes memory that it knows nothing about. What the machine then does is well defined:
+//!
+//! * [`load`] and [`store`] of 1, 2, 4 or 8 aligned bytes are one instruction and never tear;
+//! * anything larger is copied in an unspecified order and may arrive as a mix of old and new bytes, which is harmless
+//!   because only plain data (`Pod`, every bit pattern is a value) is ever read this way;
+//! * no order between copies is promised. Barriers and signals order them: on x86-64 and AArch64 a release store after
+//!   a copy orders it like any other store. (Copies use no non-temporal stores past their own fence.)
+//!
+//! The private side is ordinary memory, owned by the caller for the length of the call.
+//! The plain version exists for Miri and for architectures without an asm version.
+
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+mod asm;
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+use asm as arch;
+#[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
+mod plain;
+#[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
+use plain as arch;
+
+use bytemuck::Pod;
+use std::mem::{MaybeUninit, transmute_copy};
+
+/// Reads a value from shared memory.
+///
+/// # Safety
+/// `from` is aligned for `T` and `size_of::<T>()` bytes from there are mapped shared memory to which no reference exists.
+#[inline(always)]
+pub unsafe fn load<T: Pod>(from: *const u8) -> T {
+    // SAFETY: the caller vouches for the shared side. Each arm has tested that T has that size and alignment, and any
+    // bits of that size are a `Pod`; in the last arm `value` has room for one T, which the copy fills.
+    unsafe {
+        match (size_of::<T>(), align_of::<T>()) {
+            (1, _) => transmute_copy(&arch::load_1(from)),
+            (2, 2) => transmute_copy(&arch::load_2(from)),
+            (4, 4) => transmute_copy(&arch::load_4(from)),
+            (8, 8) => transmute_copy(&arch::load_8(from)),
+            (n, _) => {
+                let mut value = MaybeUninit::<T>::uninit();
+                arch::copy(value.as_mut_ptr().cast(), from, n);
+                value.assume_init()
+            }
+        }
+    }
+}
+
+/// Writes a value to shared memory.
+///
+/// # Safety
+/// As for [`load`].
+#[inline(always)]
+pub unsafe fn store<T: Pod>(to: *mut u8, value: T) {
+    // SAFETY: the caller vouches for the shared side; each arm has tested the size and alignment that it assumes, and
+    // `value` lives until the end of the call.
+    unsafe {
+        match (size_of::<T>(), align_of::<T>()) {
+            (1, _) => arch::store_1(to, transmute_copy(&value)),
+            (2, 2) => arch::store_2(to, transmute_copy(&value)),
+            (4, 4) => arch::store_4(to, transmute_copy(&value)),
+            (8, 8) => arch::store_8(to, transmute_copy(&value)),
+            (n, _) => arch::copy(to, (&raw const value).cast(), n),
+        }
+    }
+}
+
+/// Copies `len` bytes out of shared memory.
+///
+/// # Safety
+/// `len` bytes from `from` are mapped shared memory to which no reference exists; `to` has room for them and is not shared.
+#[inline(always)]
+pub unsafe fn read(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: passed on to the caller; a private and a shared range do not overlap.
+    unsafe { arch::copy(to, from, len) }
+}
+
+/// Copies `len` bytes into shared memory.
+///
+/// # Safety
+/// As for [`read`], with the sides exchanged.
+#[inline(always)]
+pub unsafe fn write(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: passed on to the caller; a private and a shared range do not overlap.
+    unsafe { arch::copy(to, from, len) }
+}
+
+/// Zeroes `len` bytes of shared memory.
+///
+/// # Safety
+/// `len` bytes from `to` are mapped shared memory to which no reference exists.
+pub unsafe fn zero(to: *mut u8, len: usize) {
+    // SAFETY: passed on to the caller.
+    unsafe { arch::zero(to, len) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_and_ranges_of_every_length_arrive() {
+        let source: Vec<u8> = (0..5000).map(|i| (i * 7 + i / 256) as u8).collect();
+        for len in (0..300).chain([1000, 4096, 4999]) {
+            for shift in [0, 1, 3, 8] {
+                let mut shared = vec![0xa5u8; 5100];
+                let mut back = vec![0u8; len];
+                // SAFETY: the ranges lie in three different vectors, long enough, and nobody else knows them.
+                unsafe {
+                    write(shared.as_mut_ptr().add(shift), source.as_ptr(), len);
+                    read(back.as_mut_ptr(), shared.as_ptr().add(shift), len);
+                }
+                assert_eq!(back, source[..len]);
+                assert!(shared[..shift].iter().chain(&shared[shift + len..]).all(|&b| b == 0xa5));
+                // SAFETY: as above.
+                unsafe { zero(shared.as_mut_ptr().add(shift), len) };
+                assert!(shared[shift..shift + len].iter().all(|&b| b == 0));
+            }
+        }
+        let mut cell = [0u64; 4];
+        let p = cell.as_mut_ptr().cast::<u8>();
+        // SAFETY: `cell` is aligned, large enough for each of these types and used by nobody else.
+        unsafe {
+            store(p, 0x1122_3344_5566_7788u64);
+            assert_eq!(load::<u64>(p), 0x1122_3344_5566_7788);
+            assert_eq!(load::<u32>(p.add(4)), if cfg!(target_endian = "little") { 0x1122_3344 } else { 0x5566_7788 });
+            store(p, -2i16);
+            store(p.add(2), 200u8);
+            assert_eq!((load::<i16>(p), load::<u8>(p.add(2))), (-2, 200));
+            store(p, [1.5f64, 2.5, 3.5]);
+            assert_eq!(load::<[f64; 3]>(p), [1.5, 2.5, 3.5]);
+            store(p, [1u8, 2, 3, 4, 5, 6, 7, 8]);
+            assert_eq!(load::<[u8; 8]>(p), [1, 2, 3, 4, 5, 6, 7, 8]);
+            store(p, ());
+        }
+    }
+
+    #[test]
+    fn eight_bytes_never_tear() {
+        #[repr(align(64))]
+        struct Cell(std::cell::UnsafeCell<u64>);
+        // SAFETY: the value is only reached through `load` and `store`.
+        unsafe impl Sync for Cell {}
+        impl Cell {
+            fn at(&self) -> *mut u8 {
+                self.0.get().cast()
+            }
+        }
+        let cell = Cell(0.into());
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                for i in 0..2_000_000u64 {
+                    // SAFETY: aligned, mapped, no reference to the inside.
+                    unsafe { store(cell.at(), if i % 2 == 0 { u64::MAX } else { 0 }) };
+                }
+                done.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                // SAFETY: as above.
+                let v = unsafe { load::<u64>(cell.at()) };
+                assert!(v == 0 || v == u64::MAX, "{v:#x}");
+            }
+        });
+    }
+}

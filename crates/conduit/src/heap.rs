@@ -1,0 +1,260 @@
+//! Who has which bytes of a segment: pure book-keeping, kept in private memory where no stray put can reach it.
+//!
+//! A segment holds two heaps that grow towards each other: the *local* one from the bottom (its owner allocates, without
+//! a lock and without a peer) and the *symmetric* one from the top (all ranks allocate alike, so that a block has the
+//! same offset everywhere). The same calls in the same order give the same symmetric offsets: nothing is negotiated.
+//!
+//! Does not contain: the memory itself. [`Heaps`] says which bytes must be committed and which must be zeroed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// The lowest offset that is handed out: offset 0 of rank 0 is the null pointer, and its page stays empty.
+pub const FIRST: u64 = 4096;
+const GRAIN: u64 = 16;
+
+/// Which heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// From the bottom, this rank's own.
+    Local,
+    /// From the top, alike on all ranks.
+    Symmetric,
+}
+
+/// The two heaps of one segment.
+#[derive(Debug)]
+pub struct Heaps {
+    size: u64,
+    local: Ranges,
+    symmetric: Ranges,
+}
+
+/// A block that was found, and how much of it has been handed out before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// Where it lies in the segment.
+    pub range: Range<u64>,
+    /// The part that may hold old bytes.
+    pub stale: Range<u64>,
+}
+
+impl Heaps {
+    /// For a segment of `size` bytes (a multiple of the page size).
+    pub fn new(size: u64) -> Heaps {
+        Heaps { size, local: Ranges::default(), symmetric: Ranges::default() }
+    }
+
+    /// Takes `len` bytes (at least one grain) aligned to `align`, a power of two up to the page size.
+    /// `None`: the heaps would meet.
+    pub fn take(&mut self, side: Side, len: u64, align: u64) -> Option<Block> {
+        debug_assert!(align.is_power_of_two() && align <= 4096);
+        let align = align.max(GRAIN);
+        let len = len.max(1).checked_next_multiple_of(align)?;
+        let room = self.size - FIRST - self.other(side).end;
+        let (at, high) = (self.side(side).take(len, align, room)?, self.side(side).high);
+        let stale = at..high.min(at + len).max(at);
+        self.side(side).high = high.max(at + len);
+        Some(Block { range: self.offsets(side, at..at + len), stale: self.offsets(side, stale) })
+    }
+
+    /// Gives a block back by its offset; its range, or `None` if no block in use starts there.
+    pub fn give(&mut self, side: Side, offset: u64) -> Option<Range<u64>> {
+        let at = match side {
+            Side::Local => offset.checked_sub(FIRST)?,
+            Side::Symmetric => {
+                let end = self.size.checked_sub(offset)?;
+                self.symmetric.used.iter().find_map(|(&s, &l)| (s + l == end).then_some(s))?
+            }
+        };
+        let len = self.side(side).give(at)?;
+        Some(self.offsets(side, at..at + len))
+    }
+
+    /// The side whose block starts at this offset.
+    pub fn side_of(&self, offset: u64) -> Option<Side> {
+        if offset.checked_sub(FIRST).is_some_and(|at| self.local.used.contains_key(&at)) {
+            return Some(Side::Local);
+        }
+        let end = self.size.checked_sub(offset)?;
+        self.symmetric.used.iter().any(|(&s, &l)| s + l == end).then_some(Side::Symmetric)
+    }
+
+    /// Bytes in use on both sides.
+    pub fn in_use(&self) -> u64 {
+        self.local.used.values().sum::<u64>() + self.symmetric.used.values().sum::<u64>()
+    }
+
+    /// The largest block that could still be taken on this side.
+    pub fn largest(&self, side: Side) -> u64 {
+        let ranges = if side == Side::Local { &self.local } else { &self.symmetric };
+        let top = self.size - FIRST - self.local.end - self.symmetric.end;
+        ranges.by_len.last().map_or(top, |&(len, _)| len.max(top))
+    }
+
+    fn offsets(&self, side: Side, at: Range<u64>) -> Range<u64> {
+        match side {
+            Side::Local => at.start + FIRST..at.end + FIRST,
+            Side::Symmetric => self.size - at.end..self.size - at.start,
+        }
+    }
+
+    fn side(&mut self, side: Side) -> &mut Ranges {
+        if side == Side::Local { &mut self.local } else { &mut self.symmetric }
+    }
+
+    fn other(&self, side: Side) -> &Ranges {
+        if side == Side::Local { &self.symmetric } else { &self.local }
+    }
+}
+
+/// Best fit over free ranges, merged as they are given back.
+#[derive(Debug, Default)]
+struct Ranges {
+    free: BTreeMap<u64, u64>,
+    by_len: BTreeSet<(u64, u64)>,
+    used: BTreeMap<u64, u64>,
+    /// Everything beyond is untouched by blocks in use or free ranges.
+    end: u64,
+    /// The highest end that ever was.
+    high: u64,
+}
+
+impl Ranges {
+    fn take(&mut self, len: u64, align: u64, room: u64) -> Option<u64> {
+        let fits = |&&(free, start): &&(u64, u64)| start.next_multiple_of(align) - start + len <= free;
+        let at = match self.by_len.range((len, 0)..).find(fits) {
+            Some(&(free, start)) => {
+                let at = start.next_multiple_of(align);
+                self.remove_free(start, free);
+                self.insert_free(start, at - start);
+                self.insert_free(at + len, start + free - at - len);
+                at
+            }
+            None => {
+                let at = self.end.next_multiple_of(align);
+                let end = at.checked_add(len).filter(|&e| e <= room)?;
+                self.insert_free(self.end, at - self.end);
+                self.end = end;
+                at
+            }
+        };
+        self.used.insert(at, len);
+        Some(at)
+    }
+
+    fn give(&mut self, at: u64) -> Option<u64> {
+        let len = self.used.remove(&at)?;
+        let (mut start, mut end) = (at, at + len);
+        if let Some((&s, &l)) = self.free.range(..at).next_back().filter(|(s, l)| *s + *l == at) {
+            self.remove_free(s, l);
+            start = s;
+        }
+        if let Some(&l) = self.free.get(&end) {
+            self.remove_free(end, l);
+            end += l;
+        }
+        if end == self.end {
+            self.end = start;
+        } else {
+            self.insert_free(start, end - start);
+        }
+        Some(len)
+    }
+
+    fn insert_free(&mut self, start: u64, len: u64) {
+        if len > 0 {
+            self.free.insert(start, len);
+            self.by_len.insert((len, start));
+        }
+    }
+
+    fn remove_free(&mut self, start: u64, len: u64) {
+        self.free.remove(&start);
+        self.by_len.remove(&(len, start));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 1 << 22;
+
+    #[test]
+    fn blocks_are_aligned_disjoint_and_inside_whatever_the_order() {
+        let mut random = 0x9e3779b97f4a7c15u64;
+        let mut next = |n: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % n
+        };
+        for _ in 0..20 {
+            let mut heaps = Heaps::new(SIZE);
+            let mut held: Vec<(Side, Range<u64>)> = vec![];
+            for _ in 0..2000 {
+                let side = if next(2) == 0 { Side::Local } else { Side::Symmetric };
+                if next(5) < 3 {
+                    let (len, align) = (next(20_000), 1 << next(13));
+                    let Some(b) = heaps.take(side, len, align) else { continue };
+                    assert!(b.range.start % align == 0 && b.range.start >= FIRST && b.range.end <= SIZE, "{b:?}");
+                    assert!(b.range.end - b.range.start >= len.max(1));
+                    assert!(b.stale.is_empty() || b.stale.start >= b.range.start && b.stale.end <= b.range.end);
+                    for (_, h) in &held {
+                        assert!(b.range.end <= h.start || h.end <= b.range.start, "{b:?} over {h:?}");
+                    }
+                    held.push((side, b.range));
+                } else if !held.is_empty() {
+                    let (side, r) = held.swap_remove(next(held.len() as u64) as usize);
+                    assert_eq!(heaps.side_of(r.start), Some(side));
+                    assert_eq!(heaps.give(side, r.start), Some(r.clone()));
+                    assert_eq!(heaps.give(side, r.start), None, "given back twice");
+                }
+            }
+            for (side, r) in held.drain(..) {
+                assert!(heaps.give(side, r.start).is_some());
+            }
+            assert_eq!((heaps.in_use(), heaps.local.end, heaps.symmetric.end), (0, 0, 0), "all merged");
+        }
+    }
+
+    #[test]
+    fn the_heaps_never_meet() {
+        let mut heaps = Heaps::new(SIZE);
+        let mut last = SIZE;
+        while let Some(b) = heaps.take(Side::Symmetric, 100_000, 64) {
+            assert!(b.range.end <= last);
+            last = b.range.start;
+        }
+        let rest = heaps.largest(Side::Local);
+        assert!(heaps.take(Side::Local, rest + 4096, 16).is_none());
+        let b = heaps.take(Side::Local, rest, 16).unwrap();
+        assert!(b.range.end <= last, "{b:?} {last}");
+        assert!(heaps.take(Side::Local, 1, 1).is_none());
+        assert!(heaps.take(Side::Local, u64::MAX, 16).is_none());
+    }
+
+    #[test]
+    fn reused_bytes_are_stale_and_fresh_ones_are_not() {
+        for side in [Side::Local, Side::Symmetric] {
+            let mut heaps = Heaps::new(SIZE);
+            let a = heaps.take(side, 1000, 16).unwrap();
+            assert!(a.stale.is_empty());
+            heaps.give(side, a.range.start).unwrap();
+            let b = heaps.take(side, 5000, 16).unwrap();
+            assert_eq!(b.stale, a.range, "{side:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_never_taken_cannot_be_given() {
+        let mut heaps = Heaps::new(SIZE);
+        let b = heaps.take(Side::Symmetric, 100, 16).unwrap();
+        for bad in [0, 1, FIRST - 1, FIRST, b.range.start + 16, SIZE, SIZE + 1, u64::MAX] {
+            assert_eq!(heaps.give(Side::Local, bad), None);
+            assert_eq!(heaps.give(Side::Symmetric, bad), None);
+            assert_eq!(heaps.side_of(bad), None);
+        }
+    }
+}

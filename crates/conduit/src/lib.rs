@@ -1,0 +1,24 @@
+//! The ways in which the ranks of a job reach each other.
+//!
+//! * [`contract`]: what every conduit promises, in words and as a trait.
+//! * [`shm`]: ranks of one node, through memory that all of them map.
+//! * [`wait`], [`barrier`], [`record`]: waiting, meeting, and saying where one waits. Protocols over atomics that may
+//!   lie in shared memory or, in a model, on the heap.
+//! * [`copy`]: the one routine through which bytes enter and leave shared memory.
+//! * [`heap`], [`topology`], [`sync`]: book-keeping, the machine, the atomics.
+//!
+//! This crate is the home of `unsafe`. It knows nothing of launchers: a conduit is handed an
+//! [`Exchange`](contract::Exchange) when it attaches.
+#![cfg_attr(loom, allow(dead_code, missing_docs))]
+
+pub mod barrier;
+pub mod contract;
+pub mod copy;
+pub mod heap;
+pub mod record;
+#[cfg(not(loom))]
+pub mod shm;
+pub mod sync;
+#[cfg(not(loom))]
+pub mod topology;
+pub mod wait;

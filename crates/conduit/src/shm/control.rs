@@ -1,0 +1,185 @@
+//! The control area at the head of each process's file: what ranks share besides data.
+//!
+//! | offset | what |
+//! |---|---|
+//! | 0 | [`Header`]: cookie, shape, the abort word |
+//! | 4 KiB | the barrier's pair and release lines |
+//! | 8 KiB | the barrier's counters, a line each |
+//! | 16 MiB | one [`Seat`] per rank of the process: bell, barrier slot, record |
+//!
+//! Of the barrier's words and the abort word only those of the node's first process are used. Everything is an atomic;
+//! zeroed memory is a valid state of all of it; only touched pages exist.
+
+use crate::barrier::{Counter, Pair, Places, Release, Slot};
+use crate::record::Record;
+use crate::shm::segment::Mapping;
+use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
+use crate::wait::Bell;
+use std::sync::Arc;
+
+/// Bytes of the control area (virtual; a few pages of it exist).
+pub const LEN: usize = 128 << 20;
+/// Ranks of a node, at most.
+pub const MOST_RANKS: usize = (LEN - SEATS) / SEAT;
+const BARRIER: usize = 4096;
+const COUNTERS: usize = 8192;
+const SEATS: usize = 16 << 20;
+const SEAT: usize = 1024;
+const MAGIC: u64 = u64::from_le_bytes(*b"partage1");
+
+/// Of one process.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Header {
+    magic: AtomicU64,
+    cookie: [AtomicU64; 2],
+    abort: Line,
+}
+
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct Line(AtomicU32);
+
+/// Of one rank.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Seat {
+    bell: BellLine,
+    slot: Slot,
+    record: Record,
+}
+
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct BellLine(Bell);
+
+#[repr(C)]
+struct BarrierLines {
+    pairs: [Pair; 2],
+    release: Release,
+}
+
+const _: () = assert!(size_of::<Seat>() <= SEAT && size_of::<Header>() <= BARRIER);
+const _: () = assert!(COUNTERS + 2 * MOST_RANKS * size_of::<Counter>() <= SEATS);
+
+/// The control area of one mapped file.
+#[derive(Debug, Clone)]
+pub struct Control(Arc<Mapping>);
+
+impl Control {
+    /// Of this mapping, which must be at least [`LEN`] long.
+    pub fn new(mapping: Arc<Mapping>) -> Control {
+        assert!(mapping.len() >= LEN);
+        Control(mapping)
+    }
+
+    /// Marks a new area as belonging to the job that made this cookie.
+    pub fn sign(&self, cookie: [u64; 2]) {
+        let header = self.header();
+        header.cookie[0].store(cookie[0], Relaxed);
+        header.cookie[1].store(cookie[1], Relaxed);
+        header.magic.store(MAGIC, Release);
+    }
+
+    /// Is this the area that was signed with this cookie?
+    pub fn is_signed(&self, cookie: [u64; 2]) -> bool {
+        let header = self.header();
+        header.magic.load(Acquire) == MAGIC && [0, 1].map(|i| header.cookie[i].load(Relaxed)) == cookie
+    }
+
+    /// Not zero once the job has been aborted.
+    pub fn abort(&self) -> &AtomicU32 {
+        &self.header().abort.0
+    }
+
+    /// The bell of the process's i-th rank.
+    #[inline(always)]
+    pub fn bell(&self, i: usize) -> &Bell {
+        &self.seat(i).bell.0
+    }
+
+    /// The record of the process's i-th rank.
+    pub fn record(&self, i: usize) -> &Record {
+        &self.seat(i).record
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: offset 0 is aligned and inside; all fields are atomics for which zeroed memory is valid.
+        unsafe { &*self.0.base().cast() }
+    }
+
+    #[inline(always)]
+    fn seat(&self, i: usize) -> &Seat {
+        assert!(i < MOST_RANKS);
+        // SAFETY: aligned and inside; all fields are atomics.
+        unsafe { &*self.0.base().add(SEATS + i * SEAT).cast() }
+    }
+}
+
+/// The barrier's places for one node: the lines in its first process's area, the slots and bells of all its ranks.
+#[derive(Debug)]
+pub struct NodePlaces {
+    lines: *const BarrierLines,
+    counters: *const Counter,
+    seats: Vec<*const Seat>,
+    /// Keeps the memory behind the pointers mapped.
+    _areas: Vec<Control>,
+}
+
+impl NodePlaces {
+    /// `seats`: for each rank of the node its process's area and its index there.
+    pub fn new(areas: &[Control], seats: impl Iterator<Item = (usize, usize)>) -> NodePlaces {
+        let base = areas[0].0.base();
+        NodePlaces {
+            // SAFETY: inside the area, see the table above.
+            lines: unsafe { base.add(BARRIER).cast() },
+            // SAFETY: as above.
+            counters: unsafe { base.add(COUNTERS).cast() },
+            seats: seats.map(|(area, i)| areas[area].seat(i) as *const Seat).collect(),
+            _areas: areas.to_vec(),
+        }
+    }
+
+    #[inline(always)]
+    fn lines(&self) -> &BarrierLines {
+        // SAFETY: points into an area that `_areas` keeps mapped; all fields are atomics.
+        unsafe { &*self.lines }
+    }
+
+    #[inline(always)]
+    fn seat(&self, r: usize) -> &Seat {
+        // SAFETY: as for `lines`.
+        unsafe { &*self.seats[r] }
+    }
+
+    /// The bell of the node's r-th rank.
+    #[inline(always)]
+    pub fn bell_of(&self, r: usize) -> &Bell {
+        &self.seat(r).bell.0
+    }
+}
+
+impl Places for NodePlaces {
+    #[inline(always)]
+    fn pair(&self, parity: usize) -> &Pair {
+        &self.lines().pairs[parity]
+    }
+    #[inline(always)]
+    fn slot(&self, r: usize) -> &Slot {
+        &self.seat(r).slot
+    }
+    #[inline(always)]
+    fn counter(&self, i: usize) -> &Counter {
+        assert!(i < 2 * MOST_RANKS);
+        // SAFETY: inside the counters, which lie in an area that `_areas` keeps mapped.
+        unsafe { &*self.counters.add(i) }
+    }
+    #[inline(always)]
+    fn release(&self) -> &Release {
+        &self.lines().release
+    }
+    #[inline(always)]
+    fn bell(&self, r: usize) -> &Bell {
+        self.bell_of(r)
+    }
+}

@@ -1,0 +1,531 @@
+//! The conduit between ranks of one node: every process maps every process's memory.
+//!
+//! [`Node::attach`] creates this process's file, tells the others where it is, and maps theirs. A process is on this
+//! node if its file can be opened through `/proc` and carries the cookie that it told us; names of hosts prove nothing.
+//! The files have no names and end with their last user.
+//!
+//! [`Seat`] is one rank's place: its waiter, its barrier, its heaps.
+
+pub mod control;
+pub mod rma;
+pub mod segment;
+
+use crate::barrier::{Barrier, Places};
+use crate::contract::{At, Exchange};
+use crate::copy;
+use crate::heap::{Heaps, Side};
+use crate::record::Doing;
+use crate::sync::Ordering::*;
+use crate::topology;
+use crate::wait::{Bell, Cores, Waiter};
+use bytemuck::{Pod, Zeroable};
+use control::{Control, NodePlaces};
+use rma::Reach;
+use segment::{Backing, Exhausted, HUGE, Mapping};
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// What `attach` needs to know.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Ranks of this process.
+    pub ranks: usize,
+    /// Bytes of each rank's segment (rounded up to huge pages); `None`: what the machine could ever give.
+    pub segment: Option<u64>,
+    /// Try to get huge pages.
+    pub huge: bool,
+    /// Bind each rank to one core.
+    pub bind: bool,
+    /// Identity of the program's image; equal in all processes.
+    pub image: [u8; 32],
+    /// Name of this host, for messages.
+    pub host: String,
+    /// The waiting policy, if it is not to be found out.
+    pub cores: Option<Cores>,
+    /// Radix of the barrier's tree where every rank has a core; `None`: the default.
+    pub radix: Option<usize>,
+}
+
+/// The ranks of this node and their memory, as this process sees them.
+#[derive(Debug)]
+pub struct Node {
+    file: OwnedFd,
+    backing: Backing,
+    areas: Vec<Control>,
+    /// For each rank its process and its index there.
+    seats: Vec<(usize, usize)>,
+    hosts: Vec<(String, u32)>,
+    mine: Range<usize>,
+    own: Arc<Mapping>,
+    reach: Reach,
+    cores: Cores,
+    radix: usize,
+    bind: bool,
+}
+
+/// What each process tells the others.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Hello {
+    magic: u64,
+    cookie: [u64; 2],
+    image: [u8; 32],
+    segment: u64,
+    pid: u32,
+    fd: u32,
+    ranks: u32,
+    bind: u32,
+    /// CPUs granted by control groups, in thousandths; 0: no limit.
+    quota: u64,
+    cores: [u64; 16],
+    host: [u8; 64],
+}
+
+/// Changes with every change of what processes of one job share.
+const MAGIC: u64 = u64::from_le_bytes(*b"hello 01");
+
+impl Node {
+    /// Collective over the processes of the job.
+    pub fn attach(config: &Config, exchange: &mut dyn Exchange) -> Result<Node, String> {
+        let segment = config.segment.unwrap_or_else(default_segment).max(2 * HUGE as u64);
+        let segment = segment.checked_next_multiple_of(HUGE as u64).filter(|s| *s <= 1 << 44);
+        let segment = segment.ok_or("a segment has at most 16 TiB")?;
+        let len = (segment as usize).checked_mul(config.ranks).and_then(|s| s.checked_add(control::LEN));
+        let len = len.ok_or("the segments are larger than the address space")?;
+        let (file, backing) = segment::create(len as u64, config.huge)
+            .map_err(|e| format!("cannot create {} of shared memory: {e}", bytes(len as u64)))?;
+        let own = Mapping::new(file.as_fd(), len, true).map_err(|e| {
+            format!("cannot map {} of address space: {e}; set PARTAGE_SEGMENT lower", bytes(len as u64))
+        })?;
+        let own = Arc::new(own);
+        let cookie = random_cookie();
+        Control::new(own.clone()).sign(cookie);
+
+        let hello = Hello {
+            magic: MAGIC,
+            cookie,
+            image: config.image,
+            segment,
+            pid: std::process::id(),
+            fd: file.as_raw_fd() as u32,
+            ranks: config.ranks as u32,
+            bind: config.bind.into(),
+            quota: topology::cpu_quota().map_or(0, |q| (q * 1000.0).max(1.0) as u64),
+            cores: mask_of(&topology::allowed_cores()),
+            host: fixed(&config.host),
+        };
+        exchange.announce(&format!("/proc/{}/fd/{}", hello.pid, hello.fd));
+        let (me, _) = exchange.place();
+        let told = exchange.all_gather(bytemuck::bytes_of(&hello))?;
+        let told: Vec<Hello> = told.iter().enumerate().map(|(p, b)| read_hello(p, b)).collect::<Result<_, _>>()?;
+        if let Some((p, other)) = told.iter().enumerate().find(|(_, h)| h.image != told[0].image) {
+            let (a, b) = (text(&told[0].host), text(&other.host));
+            return Err(format!(
+                "process 0 (on {a}) and process {p} (on {b}) run different binaries; start the same build everywhere"
+            ));
+        }
+        let ranks: usize = told.iter().map(|h| h.ranks as usize).sum();
+        if ranks > control::MOST_RANKS {
+            return Err(format!("{ranks} ranks on one node; at most {} are possible", control::MOST_RANKS));
+        }
+
+        let shared = told.iter().map(|h| h.segment).min().unwrap_or(segment);
+        let (mut areas, mut bases, mut seats, mut mine) = (vec![], vec![], vec![], 0..0);
+        for (p, h) in told.iter().enumerate() {
+            let map = if p == me { own.clone() } else { Arc::new(map_peer(p, h)?) };
+            if p == me {
+                mine = seats.len()..seats.len() + config.ranks;
+            }
+            for i in 0..h.ranks as usize {
+                let at = control::LEN + i * h.segment as usize;
+                if backing != Backing::Memfd {
+                    map.advise_huge(at + HUGE, h.segment as usize - 2 * HUGE);
+                }
+                // SAFETY: the i-th segment lies inside the mapping, whose length was computed from the same numbers.
+                bases.push(unsafe { map.base().add(at) });
+                seats.push((p, i));
+            }
+            areas.push(Control::new(map));
+        }
+        // SAFETY: bases of segments of at least `shared` bytes, mapped by `areas`, which the node keeps; nobody makes
+        // references into segments.
+        let reach = unsafe { Reach::new(bases, shared) };
+        let cores = config.cores.unwrap_or_else(|| judge_cores(&told));
+        let hosts = told.iter().map(|h| (text(&h.host), h.pid)).collect();
+        let radix = match cores {
+            Cores::Shared => 0,
+            Cores::Own => config.radix.unwrap_or(0),
+        };
+        Ok(Node { file, backing, areas, seats, hosts, mine, own, reach, cores, radix, bind: config.bind })
+    }
+
+    /// All ranks of the node.
+    pub fn ranks(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// The ranks of this process.
+    pub fn mine(&self) -> Range<usize> {
+        self.mine.clone()
+    }
+
+    /// The process that hosts rank r.
+    pub fn process_of(&self, r: usize) -> usize {
+        self.seats[r].0
+    }
+
+    /// Host and process id of rank r.
+    pub fn host_of(&self, r: usize) -> (&str, u32) {
+        let (host, pid) = &self.hosts[self.seats[r].0];
+        (host, *pid)
+    }
+
+    /// Do ranks have a core each?
+    pub fn cores(&self) -> Cores {
+        self.cores
+    }
+
+    /// What the pages are.
+    pub fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// The table of segments.
+    pub fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
+    /// What rank r is doing.
+    pub fn doing(&self, r: usize) -> Option<Doing> {
+        self.record(r).read()
+    }
+
+    /// The record of rank r.
+    pub fn record(&self, r: usize) -> &crate::record::Record {
+        let (p, i) = self.seats[r];
+        self.areas[p].record(i)
+    }
+
+    /// Ends all waits of all ranks with an error; the first code stays.
+    pub fn abort(&self, code: u32) {
+        let _ = self.areas[0].abort().compare_exchange(0, code.max(1), AcqRel, Relaxed);
+        crate::sync::full_fence();
+        for &(p, i) in &self.seats {
+            self.areas[p].bell(i).ring_after_fence();
+        }
+    }
+
+    /// Takes the seat of one of this process's ranks; called on the rank's own thread, which it may bind to a core.
+    pub fn seat(self: &Arc<Self>, r: usize) -> Seat {
+        assert!(self.mine.contains(&r), "rank {r} is not of this process");
+        if self.bind {
+            let cores = topology::allowed_cores();
+            // A refusal leaves the rank where it is; the policy was judged by masks and errs to the safe side.
+            let _ = topology::bind_to(cores[r % cores.len()]);
+        }
+        Seat::new(self.clone(), r)
+    }
+}
+
+/// One rank's place on its node. Not `Send`: it belongs to the rank's thread.
+#[derive(Debug)]
+pub struct Seat {
+    rank: usize,
+    waiter: Waiter<'static>,
+    barrier: Barrier<NodePlaces>,
+    heaps: RefCell<Heaps>,
+    /// Bytes from the bottom and from the top of the segment that are committed.
+    committed: [Cell<u64>; 2],
+    node: Arc<Node>,
+    _not_send: std::marker::PhantomData<*mut ()>,
+}
+
+impl Seat {
+    fn new(node: Arc<Node>, rank: usize) -> Seat {
+        let (p, i) = node.seats[rank];
+        // SAFETY: the references point into areas that `node`, a field of the same value, keeps mapped; they never
+        // leave this module with that lifetime, and neither `Waiter` nor a reference runs code when dropped.
+        let waiter = unsafe {
+            let area: &'static Control = &*std::ptr::from_ref(&node.areas[p]);
+            let first: &'static Control = &*std::ptr::from_ref(&node.areas[0]);
+            Waiter::new(area.bell(i), area.record(i), first.abort(), node.cores)
+        };
+        let places = NodePlaces::new(&node.areas, node.seats.iter().copied());
+        let barrier = Barrier::new(places, rank, node.ranks(), node.radix);
+        let heaps = RefCell::new(Heaps::new(node.reach.segment_len()));
+        node.record(rank).running();
+        Seat { rank, waiter, barrier, heaps, committed: Default::default(), node, _not_send: std::marker::PhantomData }
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// This rank's waiter.
+    #[inline(always)]
+    pub fn waiter(&self) -> &Waiter<'_> {
+        &self.waiter
+    }
+
+    /// This rank's side of the node's barrier.
+    #[inline(always)]
+    pub fn barrier(&self) -> &Barrier<impl Places + use<>> {
+        &self.barrier
+    }
+
+    /// Rank r's bell, for whoever publishes something that r may wait for.
+    pub fn bell_of(&self, r: usize) -> &Bell {
+        let (p, i) = self.node.seats[r];
+        self.node.areas[p].bell(i)
+    }
+
+    /// Takes `len` zeroed bytes of this rank's segment; the offset.
+    pub fn take(&self, side: Side, len: u64, align: u64) -> Result<u64, Exhausted> {
+        let mut heaps = self.heaps.borrow_mut();
+        let Some(block) = heaps.take(side, len, align) else {
+            return Err(Exhausted::Segment { largest: heaps.largest(side) });
+        };
+        if let Err(e) = self.commit(side, &block.range) {
+            heaps.give(side, block.range.start);
+            return Err(e);
+        }
+        if !block.stale.is_empty() {
+            let at = At { rank: self.rank as u32, offset: block.stale.start };
+            let len = (block.stale.end - block.stale.start) as usize;
+            let p = self.node.reach.locate(at, len).expect("heaps stay inside the segment");
+            // SAFETY: inside this rank's segment, into which no reference exists.
+            unsafe { copy::zero(p, len) };
+        }
+        Ok(block.range.start)
+    }
+
+    /// Gives a block back by its offset; false if none starts there on that side.
+    pub fn give(&self, side: Side, offset: u64) -> bool {
+        self.heaps.borrow_mut().give(side, offset).is_some()
+    }
+
+    /// The side of the block that starts at this offset.
+    pub fn side_of(&self, offset: u64) -> Option<Side> {
+        self.heaps.borrow().side_of(offset)
+    }
+
+    /// Bytes of this rank's segment in use.
+    pub fn in_use(&self) -> u64 {
+        self.heaps.borrow().in_use()
+    }
+
+    /// Commits what of this range is not committed yet: small steps at first, huge pages then.
+    fn commit(&self, side: Side, range: &Range<u64>) -> Result<(), Exhausted> {
+        let size = self.node.reach.segment_len();
+        let (committed, needed) = match side {
+            Side::Local => (&self.committed[0], range.end),
+            Side::Symmetric => (&self.committed[1], size - range.start),
+        };
+        let have = committed.get();
+        if needed <= have {
+            return Ok(());
+        }
+        let step = if needed <= HUGE as u64 { 64 << 10 } else { HUGE as u64 };
+        let want = needed.next_multiple_of(step).min(size);
+        let start = if side == Side::Local { have } else { size - want };
+        let own = control::LEN as u64 + (self.rank - self.node.mine.start) as u64 * self.stride();
+        self.node.own.commit(self.node.file.as_fd(), (own + start) as usize, (want - have) as usize)?;
+        committed.set(want);
+        Ok(())
+    }
+
+    /// Distance of two segments in this process's file: its own segment length, which may exceed what the node shares.
+    fn stride(&self) -> u64 {
+        ((self.node.own.len() - control::LEN) / self.node.mine.len()) as u64
+    }
+}
+
+/// Looks into a process's control area from outside the job: the launcher's view.
+#[derive(Debug)]
+pub struct Peek(Control);
+
+impl Peek {
+    /// By the path that the process announced.
+    pub fn open(path: &str) -> std::io::Result<Peek> {
+        let file = std::fs::OpenOptions::new().read(true).open(path)?;
+        Ok(Peek(Control::new(Arc::new(Mapping::new(file.as_fd(), control::LEN, false)?))))
+    }
+
+    /// What the process's i-th rank is doing.
+    pub fn doing(&self, i: usize) -> Option<Doing> {
+        self.0.record(i).read()
+    }
+}
+
+/// A segment that could hold all memory that this process may ever have.
+fn default_segment() -> u64 {
+    topology::memory_total().next_power_of_two().clamp(1 << 30, 1 << 40)
+}
+
+fn map_peer(p: usize, h: &Hello) -> Result<Mapping, String> {
+    let path = format!("/proc/{}/fd/{}", h.pid, h.fd);
+    let host = text(&h.host);
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path);
+    let file = file.map_err(|e| {
+        format!(
+            "process {p} (pid {} on {host}) is not on this node or its memory may not be shared: {path}: {e}",
+            h.pid
+        )
+    })?;
+    let len = (h.segment as usize).checked_mul(h.ranks as usize).and_then(|s| s.checked_add(control::LEN));
+    let size = file.metadata().map_or(0, |m| m.len());
+    let foreign =
+        || format!("process {p} (pid {} on {host}) is on another node, and no network conduit is there", h.pid);
+    let len = len.filter(|&l| l as u64 == size).ok_or_else(foreign)?;
+    let map = Mapping::new(file.as_fd(), len, true)
+        .map_err(|e| format!("cannot map {} of process {p}: {e}; set PARTAGE_SEGMENT lower", bytes(len as u64)))?;
+    let map = Arc::new(map);
+    if !Control::new(map.clone()).is_signed(h.cookie) {
+        return Err(foreign());
+    }
+    Ok(Arc::into_inner(map).expect("nobody else has it yet"))
+}
+
+fn read_hello(p: usize, told: &[u8]) -> Result<Hello, String> {
+    let hello = bytemuck::try_pod_read_unaligned::<Hello>(told).ok();
+    let hello = hello.filter(|h| h.magic == MAGIC && h.ranks > 0 && h.segment % HUGE as u64 == 0);
+    hello.ok_or_else(|| format!("process {p} was built with another version of partage; rebuild it"))
+}
+
+fn judge_cores(told: &[Hello]) -> Cores {
+    let mut masks = vec![];
+    for h in told {
+        let allowed: Vec<usize> = (0..1024).filter(|c| h.cores[c / 64] >> (c % 64) & 1 == 1).collect();
+        for _ in 0..h.ranks {
+            let bound = || vec![allowed[masks.len() % allowed.len()]];
+            masks.push(if h.bind != 0 && !allowed.is_empty() { bound() } else { allowed.clone() });
+        }
+    }
+    let quota = told.iter().map(|h| h.quota).filter(|&q| q > 0).min();
+    let own = topology::have_own_cores(&masks, quota.map(|q| q as f64 / 1000.0));
+    if own { Cores::Own } else { Cores::Shared }
+}
+
+fn mask_of(cores: &[usize]) -> [u64; 16] {
+    let mut mask = [0; 16];
+    for c in cores.iter().filter(|&&c| c < 1024) {
+        mask[c / 64] |= 1 << (c % 64);
+    }
+    mask
+}
+
+fn random_cookie() -> [u64; 2] {
+    use std::hash::{BuildHasher, RandomState};
+    // The standard library's hasher keys come from the kernel's random numbers.
+    [0, 1].map(|i| RandomState::new().hash_one((i, std::process::id())))
+}
+
+fn fixed(s: &str) -> [u8; 64] {
+    let mut out = [0; 64];
+    let n = s.len().min(63);
+    out[..n].copy_from_slice(&s.as_bytes()[..n]);
+    out
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// `1.5 GiB`, for messages.
+pub fn bytes(n: u64) -> String {
+    match n {
+        0..1024 => format!("{n} bytes"),
+        1024..0x10_0000 => format!("{:.1} KiB", n as f64 / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", n as f64 / 1048576.0),
+        _ => format!("{:.1} GiB", n as f64 / 1073741824.0),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::contract::Memory;
+
+    struct Alone;
+    impl Exchange for Alone {
+        fn place(&self) -> (usize, usize) {
+            (0, 1)
+        }
+        fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+            Ok(vec![mine.to_vec()])
+        }
+        fn announce(&mut self, _: &str) {}
+    }
+
+    fn config(ranks: usize) -> Config {
+        Config {
+            ranks,
+            segment: Some(8 << 20),
+            huge: true,
+            bind: false,
+            image: [7; 32],
+            host: "here".into(),
+            cores: None,
+            radix: None,
+        }
+    }
+
+    #[test]
+    fn segments_are_apart_and_checked() {
+        let node = Arc::new(Node::attach(&config(3), &mut Alone).unwrap());
+        let reach = node.reach();
+        for r in 0..3 {
+            reach.put(At { rank: r, offset: 4096 }, 100 + u64::from(r)).unwrap();
+            reach.put(At { rank: r, offset: (8 << 20) - 8 }, u64::from(r)).unwrap();
+        }
+        for r in 0..3 {
+            assert_eq!(reach.get::<u64>(At { rank: r, offset: 4096 }), Some(100 + u64::from(r)));
+            assert_eq!(reach.get::<u64>(At { rank: r, offset: (8 << 20) - 8 }), Some(u64::from(r)));
+        }
+        for (rank, offset) in [(0, 0), (0, 4088), (3, 4096), (0, 8 << 20), (0, (8 << 20) - 4), (1, u64::MAX - 3)] {
+            let at = At { rank, offset };
+            assert_eq!(reach.get::<u64>(at), None, "{at:?}");
+            assert_eq!(reach.put(at, 1u64), None);
+            assert!(Memory::put(reach, at, &[1; 8]).is_err());
+            assert!(Memory::get(reach, at, &mut [1; 8]).is_err());
+        }
+        assert_eq!(reach.get::<u64>(At { rank: 0, offset: 4100 }), None, "not aligned");
+        assert!(Memory::put(reach, At { rank: 0, offset: 4096 }, &vec![0; 9 << 20]).is_err());
+        assert!(Memory::put(reach, At { rank: 0, offset: 8 << 20 }, &[]).is_ok(), "nothing, at the very end");
+    }
+
+    #[test]
+    fn memory_is_zeroed_reused_and_exhausted_as_an_error() {
+        let node = Arc::new(Node::attach(&config(2), &mut Alone).unwrap());
+        let seat = node.seat(1);
+        for side in [Side::Local, Side::Symmetric] {
+            let a = seat.take(side, 100_000, 8).unwrap();
+            node.reach().put(At { rank: 1, offset: a }, u64::MAX).unwrap();
+            assert!(seat.give(side, a) && !seat.give(side, a));
+            let b = seat.take(side, 100_000, 8).unwrap();
+            assert_eq!((a, node.reach().get(At { rank: 1, offset: b })), (b, Some(0u64)));
+            let Err(Exhausted::Segment { largest }) = seat.take(side, 8 << 20, 8) else { panic!() };
+            let c = seat.take(side, largest, 8).unwrap();
+            assert!(seat.take(side, 1 << 12, 8).is_err());
+            assert!(seat.give(side, b) && seat.give(side, c));
+        }
+        assert_eq!(seat.in_use(), 0);
+    }
+
+    #[test]
+    fn hellos_from_strangers_are_refused() {
+        let good = Hello { magic: MAGIC, ranks: 1, segment: HUGE as u64, ..Zeroable::zeroed() };
+        assert!(read_hello(0, bytemuck::bytes_of(&good)).is_ok());
+        assert!(read_hello(0, &[]).is_err());
+        assert!(read_hello(0, &bytemuck::bytes_of(&good)[1..]).is_err());
+        assert!(read_hello(0, bytemuck::bytes_of(&Hello { magic: 1, ..good })).is_err());
+        assert!(read_hello(0, bytemuck::bytes_of(&Hello { ranks: 0, ..good })).is_err());
+        // Another process's descriptor that is no file of ours.
+        assert!(map_peer(1, &Hello { pid: std::process::id(), fd: 0, ..good }).is_err());
+        assert!(map_peer(1, &Hello { pid: u32::MAX, ..good }).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! Put and get between ranks of a node: an address, a check, a copy.
+//!
+//! # Ordering
+//! A put has reached memory when it returns: local and remote completion are one. Puts and gets of one rank to one
+//! place are in program order; to different places they may be seen in any order by others until a barrier, a fence or
+//! a signal lies between (on x86-64 they happen to be seen in order; nothing may rely on it).
+
+use crate::contract::{At, Memory, Outside};
+use crate::copy;
+use crate::heap::FIRST;
+use bytemuck::Pod;
+
+/// Where every rank's segment is mapped here. Plain data behind one pointer: the first thing that a put looks at.
+#[derive(Debug, Clone)]
+pub struct Reach {
+    /// Segment base by rank of the job.
+    bases: Box<[*mut u8]>,
+    len: u64,
+}
+
+// SAFETY: addresses; every access through them goes through the copy routine, which any thread may use.
+unsafe impl Send for Reach {}
+// SAFETY: as above.
+unsafe impl Sync for Reach {}
+
+impl Reach {
+    /// # Safety
+    /// Each base is the start of `len` bytes of mapped shared memory into which no reference exists, and they stay
+    /// mapped as long as this value or a clone of it is used.
+    pub unsafe fn new(bases: Vec<*mut u8>, len: u64) -> Reach {
+        assert!(len > FIRST);
+        Reach { bases: bases.into(), len }
+    }
+
+    /// The length of every segment.
+    pub fn segment_len(&self) -> u64 {
+        self.len
+    }
+
+    /// The address of `len` bytes there, if all of them lie in the segment of a rank that is mapped here.
+    #[inline(always)]
+    pub fn locate(&self, at: At, len: usize) -> Option<*mut u8> {
+        let &base = self.bases.get(at.rank as usize)?;
+        // One comparison for both ends: offsets below FIRST wrap around.
+        let room = (self.len - FIRST).checked_sub(len as u64)?;
+        if at.offset.wrapping_sub(FIRST) > room {
+            return None;
+        }
+        // SAFETY: offset + len <= segment length, so the address is inside the mapping.
+        Some(unsafe { base.add(at.offset as usize) })
+    }
+
+    /// Reads a value; `None` if it does not lie in a segment or is not aligned.
+    #[inline(always)]
+    pub fn get<T: Pod>(&self, at: At) -> Option<T> {
+        let p = self.locate(at, size_of::<T>()).filter(|p| p.cast::<T>().is_aligned())?;
+        // SAFETY: aligned, inside a segment, and segments have no references into them (`Reach::new`).
+        Some(unsafe { copy::load(p) })
+    }
+
+    /// Writes a value; `None` if the place does not lie in a segment or is not aligned.
+    #[inline(always)]
+    #[must_use]
+    pub fn put<T: Pod>(&self, at: At, value: T) -> Option<()> {
+        let p = self.locate(at, size_of::<T>()).filter(|p| p.cast::<T>().is_aligned())?;
+        // SAFETY: as for `get`.
+        unsafe { copy::store(p, value) };
+        Some(())
+    }
+
+    /// Says what is wrong with an access that [`locate`](Self::locate) refuses.
+    pub fn check(&self, at: At, len: usize) -> Result<(), Outside> {
+        self.locate(at, len).map(|_| ()).ok_or_else(|| self.outside(at, len))
+    }
+
+    fn outside(&self, at: At, len: usize) -> Outside {
+        Outside { at, len, ranks: self.bases.len(), segment: self.len }
+    }
+}
+
+impl Memory for Reach {
+    #[inline(always)]
+    fn put(&self, at: At, src: &[u8]) -> Result<(), Outside> {
+        let Some(p) = self.locate(at, src.len()) else { return Err(self.outside(at, src.len())) };
+        // SAFETY: inside a segment, to which no reference exists; `src` is a reference, so it is not in a segment.
+        unsafe { copy::write(p, src.as_ptr(), src.len()) };
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn get(&self, at: At, dst: &mut [u8]) -> Result<(), Outside> {
+        let Some(p) = self.locate(at, dst.len()) else { return Err(self.outside(at, dst.len())) };
+        // SAFETY: as for `put`.
+        unsafe { copy::read(dst.as_mut_ptr(), p, dst.len()) };
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn fence(&self) {
+        crate::sync::full_fence();
+    }
+
+    #[inline(always)]
+    fn quiet(&self) {
+        crate::sync::full_fence();
+    }
+}

@@ -1,0 +1,102 @@
+//! The atomics of this crate, in one place so that loom can replace them (`--cfg loom`), the full fence, the futex
+//! word and the clock. Every protocol here is written against these names and nothing else.
+//!
+//! Does not contain: any waiting policy (see [`crate::wait`]) or any protocol.
+
+#[cfg(not(loom))]
+pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Orders every earlier access of this thread before every later one, stores before loads included.
+///
+/// On x86-64 it is a locked read-modify-write of the stack, a third of the price of `mfence`, which is what
+/// `fence(SeqCst)` compiles to. A locked instruction is a full barrier for ordinary (write-back) memory, the only kind
+/// that segments and control areas have; the asm block is a compiler barrier because it may touch memory.
+#[inline(always)]
+pub fn full_fence() {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    // SAFETY: ORs zero into the word at the top of this thread's own stack, which changes nothing.
+    unsafe {
+        core::arch::asm!("lock or dword ptr [rsp], 0", options(nostack));
+    }
+    #[cfg(all(any(not(target_arch = "x86_64"), miri), not(loom)))]
+    core::sync::atomic::fence(Ordering::SeqCst);
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// Monotonic nanoseconds, the same clock in every process of the machine.
+#[cfg(not(loom))]
+#[inline]
+pub fn now_ns() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+#[cfg(loom)]
+/// Time stands still in a model.
+pub fn now_ns() -> u64 {
+    0
+}
+
+/// A 32-bit word that threads of any process can sleep on.
+#[cfg(not(loom))]
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct Futex(AtomicU32);
+
+#[cfg(not(loom))]
+impl Futex {
+    /// The word.
+    #[inline(always)]
+    pub fn word(&self) -> &AtomicU32 {
+        &self.0
+    }
+
+    /// Sleeps while the word holds `expected`, until woken, for `timeout_ns` at most; may return early.
+    pub fn wait(&self, expected: u32, timeout_ns: u64) {
+        let t = rustix::thread::futex::Timespec {
+            tv_sec: (timeout_ns / 1_000_000_000) as i64,
+            tv_nsec: (timeout_ns % 1_000_000_000) as i64,
+        };
+        // Woken, timed out, interrupted or the word had changed: the caller looks again in every case.
+        let _ = rustix::thread::futex::wait(&self.0, rustix::thread::futex::Flags::empty(), expected, Some(&t));
+    }
+
+    /// Wakes all sleepers.
+    pub fn wake(&self) {
+        let _ = rustix::thread::futex::wake(&self.0, rustix::thread::futex::Flags::empty(), i32::MAX as u32);
+    }
+}
+
+/// The model of the kernel's futex: the comparison and the falling asleep are one step under the bucket's lock, and a
+/// waker takes that lock. It never times out, so a lost wake shows as a deadlock.
+#[cfg(loom)]
+#[derive(Debug)]
+pub struct Futex(AtomicU32, loom::sync::Mutex<()>, loom::sync::Condvar);
+
+#[cfg(loom)]
+#[allow(missing_docs)]
+impl Default for Futex {
+    fn default() -> Self {
+        Futex(AtomicU32::new(0), loom::sync::Mutex::new(()), loom::sync::Condvar::new())
+    }
+}
+
+#[cfg(loom)]
+#[allow(missing_docs)]
+impl Futex {
+    pub fn word(&self) -> &AtomicU32 {
+        &self.0
+    }
+    pub fn wait(&self, expected: u32, _timeout_ns: u64) {
+        let guard = self.1.lock().unwrap();
+        if self.0.load(Ordering::Relaxed) == expected {
+            drop(self.2.wait(guard).unwrap());
+        }
+    }
+    pub fn wake(&self) {
+        drop(self.1.lock().unwrap());
+        self.2.notify_all();
+    }
+}

@@ -1,0 +1,122 @@
+//! What happens when a rank fails: who says it, who hears it, with which code the process ends.
+//!
+//! A job that is one process of its caller's ([`partage::test`](crate::test), [`Launch`](crate::Launch)) unwinds: the
+//! abort word is set, every waiting rank is woken and unwinds quietly, and the first failure reaches the caller as a panic.
+//! Any other failure ends the process, after telling the launcher, which says the line once and ends the others.
+
+use partage_boot::Boot;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::panic::{PanicHookInfo, resume_unwind};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+/// The exit code of a process in which a rank panicked.
+pub(crate) const PANICKED: i32 = 101;
+
+thread_local! {
+    /// The rank whose thread this is.
+    static RANK: Cell<Option<u32>> = const { Cell::new(None) };
+    /// Does a failure of this rank end the process? Then the panic hook keeps its line instead of printing it.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+    static LINE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// This process's connection to the others, kept from the first job to the end of the process.
+static BOOT: Mutex<Option<Boot>> = Mutex::new(None);
+
+/// The connection. Never held while waiting for other ranks, but for the exchange at the start.
+pub(crate) fn boot() -> MutexGuard<'static, Option<Boot>> {
+    BOOT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Unwinds this rank because the job was aborted by another.
+pub(crate) fn job_is_over() -> ! {
+    resume_unwind(Box::new(JobIsOver))
+}
+
+/// Unwinds with a message that all ranks share and that one of them will say.
+pub(crate) fn disagreement(message: String) -> ! {
+    resume_unwind(Box::new(message))
+}
+
+struct JobIsOver;
+
+/// Why a rank did not return.
+pub(crate) enum Unwound {
+    /// Another rank aborted the job.
+    JobIsOver,
+    /// It panicked, saying this.
+    Panicked(String),
+}
+
+/// What a rank's panic meant.
+pub(crate) fn unwound(payload: Box<dyn Any + Send>) -> Unwound {
+    if payload.is::<JobIsOver>() {
+        return Unwound::JobIsOver;
+    }
+    let said = LINE.take().unwrap_or_else(|| match message(&*payload) {
+        Some(text) => text.to_string(),
+        None => "panicked".into(),
+    });
+    Unwound::Panicked(said)
+}
+
+/// Marks this thread as a rank's until the guard is dropped.
+pub(crate) fn enter_rank(rank: u32, quiet: bool) -> impl Drop {
+    static HOOK: Once = Once::new();
+    if quiet {
+        HOOK.call_once(|| {
+            let before = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |info| keep_line(info, &before)));
+        });
+    }
+    RANK.set(Some(rank));
+    QUIET.set(quiet);
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            RANK.set(None);
+            QUIET.set(false);
+        }
+    }
+    Leave
+}
+
+/// The rank whose thread this is, if it is one's.
+pub(crate) fn this_rank() -> Option<u32> {
+    RANK.get()
+}
+
+/// Ends this process and with it the job. The line is said once: by the launcher, or here.
+pub(crate) fn die(code: i32, line: Option<&str>) -> ! {
+    static FIRST: Mutex<()> = Mutex::new(());
+    // Held until the process is gone: the first failure of a process is the one that counts.
+    let _first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+    match &mut *boot() {
+        Some(boot) => boot.abort(code, line),
+        None => line.into_iter().for_each(say),
+    }
+    std::process::exit(code)
+}
+
+/// One line to standard error, in one piece.
+pub(crate) fn say(line: &str) {
+    use std::io::Write;
+    let _ = std::io::stderr().write_all(format!("partage: {line}\n").as_bytes());
+}
+
+fn keep_line(info: &PanicHookInfo<'_>, before: &dyn Fn(&PanicHookInfo<'_>)) {
+    if !QUIET.get() {
+        return before(info);
+    }
+    let at = info.location().map_or(String::new(), |l| format!(" at {l}"));
+    let what = message(info.payload()).unwrap_or("of an unknown kind");
+    LINE.set(Some(format!("panicked{at}: {what}")));
+    if std::env::var_os("RUST_BACKTRACE").is_some_and(|v| v != "0") {
+        before(info);
+    }
+}
+
+fn message(payload: &(dyn Any + Send)) -> Option<&str> {
+    payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref::<&str>().copied())
+}

@@ -1,0 +1,92 @@
+//! Launching processes of a job and looking into them: `partage run`, the demo and re-executed tests.
+
+use crate::report;
+use crate::start::rank_names;
+use partage_boot::{Ended, Error, Observer, Spec, ranks_of};
+use partage_conduit::record::Doing;
+use partage_conduit::shm::Peek;
+use rustix::process::{Pid, Signal};
+use std::time::Duration;
+
+/// The key under which a process announces its memory.
+pub(crate) const MEMORY: &str = "memory";
+
+/// Launches a job and waits for its end; see [`partage_boot::launch`]. Deaths and hangs are reported with what the ranks
+/// were doing.
+pub fn launch(spec: &Spec) -> Result<Ended, Error> {
+    let mut eye = Eye { ranks: spec.ranks, procs: spec.procs, peeks: (0..spec.procs).map(|_| None).collect() };
+    partage_boot::launch(spec, &mut eye)
+}
+
+/// Looks into the control areas of the processes.
+struct Eye {
+    ranks: usize,
+    procs: usize,
+    peeks: Vec<Option<Peek>>,
+}
+
+impl Eye {
+    fn doing_of(&self, process: usize) -> impl Iterator<Item = Option<Doing>> {
+        let count = ranks_of(process, self.ranks, self.procs).len();
+        (0..count).map(move |i| match &self.peeks[process] {
+            Some(peek) => peek.doing(i),
+            None => Some(Doing::Starting),
+        })
+    }
+}
+
+impl Observer for Eye {
+    fn announced(&mut self, process: usize, _pid: u32, key: &str, value: &[u8]) {
+        if key == MEMORY
+            && let Ok(path) = std::str::from_utf8(value)
+            && path.starts_with("/proc/")
+        {
+            self.peeks[process] = Peek::open(path).ok();
+        }
+    }
+
+    fn doing(&mut self, process: usize) -> Option<String> {
+        self.peeks[process].as_ref()?;
+        let first = ranks_of(process, self.ranks, self.procs).start;
+        let mut doing: Vec<_> = self.doing_of(process).collect();
+        if doing.len() == 1 {
+            return doing.remove(0).map(|d| d.to_string());
+        }
+        // Of several ranks: those that wait or failed, in ranges; computing ones go without saying.
+        let mut parts: Vec<(String, Vec<usize>)> = vec![];
+        for (i, d) in doing.into_iter().enumerate() {
+            let text = d.map_or("not readable".to_string(), |d| d.to_string());
+            match parts.iter_mut().find(|p| p.0 == text) {
+                Some(p) => p.1.push(first + i),
+                None => parts.push((text, vec![first + i])),
+            }
+        }
+        let parts: Vec<String> =
+            parts.into_iter().map(|(text, who)| format!("{} {text}", report::ranks(&who))).collect();
+        Some(parts.join(", "))
+    }
+
+    fn report(&mut self) -> Option<String> {
+        let rows: Vec<_> = (0..self.procs).flat_map(|p| self.doing_of(p)).collect();
+        Some(report::table(&rows))
+    }
+
+    fn longest_wait(&mut self) -> Option<Duration> {
+        report::longest_wait((0..self.procs).flat_map(|p| self.doing_of(p)))
+    }
+}
+
+/// Asks the kernel to end this process with its launcher, also when this process is stopped. Only where the launcher is
+/// the parent; else the watching thread notices.
+pub(crate) fn die_with_launcher() {
+    let launcher = std::env::var("PARTAGE_LAUNCHER").ok().and_then(|p| p.parse::<i32>().ok());
+    let parent = rustix::process::getppid().map(Pid::as_raw_pid);
+    if launcher.is_some() && launcher == parent {
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    }
+}
+
+/// The ranks of a process in words: `rank 3`, `ranks 4-7`.
+pub fn ranks_in_words(process: usize, ranks: usize, procs: usize) -> String {
+    rank_names(ranks_of(process, ranks, procs))
+}

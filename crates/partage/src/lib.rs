@@ -1,0 +1,62 @@
+//! Partage: a partitioned global address space.
+//!
+//! *Ranks* own parts of one address space and reach the rest by one-sided puts and gets. A job of ranks is a program that
+//! is started once: as threads of its process, as processes, or as any mix of the two.
+//!
+//! ```
+//! use partage::prelude::*;
+//!
+//! fn main() {
+//!     partage::run(|job| -> partage::Result {
+//!         let cell = job.alloc_all::<u64>(1)?;                 // one value on every rank
+//!         cell.on(job.neighbor(1)).put(job, job.rank().0.into()); // into my right neighbour's
+//!         job.barrier();
+//!         assert_eq!(cell.get(job), job.neighbor(-1).0.into());
+//!         Ok(())
+//!     });
+//! }
+//! ```
+//!
+//! # Rules
+//! * `Result` where memory is allocated or a job starts; a program's mistake panics on the rank that made it; a lost
+//!   rank ends the job.
+//! * Per-rank state lives in the closure: statics are shared between ranks that are threads and private to those that
+//!   are processes.
+//! * [`Job`] and everything that carries it stay on the rank's own thread.
+
+#[deny(unsafe_code)]
+pub mod error;
+#[deny(unsafe_code)]
+mod fail;
+#[deny(unsafe_code)]
+mod image;
+#[deny(unsafe_code)]
+pub mod job;
+#[deny(unsafe_code)]
+pub mod launcher;
+pub mod ptr;
+#[deny(unsafe_code)]
+mod report;
+#[deny(unsafe_code)]
+pub mod scope;
+#[deny(unsafe_code)]
+pub mod settings;
+mod start;
+#[deny(unsafe_code)]
+pub mod team;
+#[deny(unsafe_code)]
+mod watch;
+
+pub use bytemuck::{self, Pod, Zeroable};
+pub use error::{Error, ErrorKind, Result};
+pub use job::Job;
+pub use start::{Launch, Outcome, run, test};
+
+/// What a program needs: `use partage::prelude::*;`
+pub mod prelude {
+    pub use crate::job::{Distance, Job};
+    pub use crate::ptr::GlobalPtr;
+    pub use crate::scope::Event;
+    pub use crate::team::{Rank, Team, TeamRank};
+    pub use crate::{Pod, Zeroable};
+}

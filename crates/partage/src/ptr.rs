@@ -1,0 +1,210 @@
+//! [`GlobalPtr`]: 64 plain bits that name a place in the open memory of any rank.
+//!
+//! # What it promises
+//! A pointer is checked at every use: rank, bounds, alignment. It may be copied, stored in shared memory, sent and
+//! forged; a bad one panics on the rank that uses it and touches nothing. Open memory is never referred to by safe
+//! references, so whatever a pointer reaches is plain data ([`Pod`]), possibly old, possibly mixed, never invalid.
+//!
+//! Puts and gets are *relaxed*: they copy, and nothing orders them but barriers and fences (see
+//! [`partage_conduit::contract`]).
+//!
+//! ```
+//! partage::test(4, |job| {
+//!     let mine = job.alloc_all::<u64>(1).unwrap();      // one u64 on every rank, at the same offset
+//!     let right = job.neighbor(1);
+//!     mine.on(right).put(job, 100 + job.rank().0 as u64);
+//!     job.barrier();
+//!     assert_eq!(mine.get(job), 100 + job.neighbor(-1).0 as u64);
+//!     job.barrier();                                     // nobody frees what a neighbour still reads
+//!     job.free_all(mine);
+//! });
+//! ```
+
+use crate::job::Job;
+use crate::team::Rank;
+use bytemuck::{Pod, Zeroable};
+use partage_conduit::contract::{At, Memory};
+use std::marker::PhantomData;
+use std::{fmt, hash};
+
+const OFFSET_BITS: u32 = 44;
+const OFFSET: u64 = (1 << OFFSET_BITS) - 1;
+
+/// A pointer to a `T` in the open memory of some rank: 20 bits of rank, 44 bits of offset. All zeros is null.
+#[repr(transparent)]
+pub struct GlobalPtr<T> {
+    bits: u64,
+    _t: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for GlobalPtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for GlobalPtr<T> {}
+impl<T> PartialEq for GlobalPtr<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.bits == other.bits
+    }
+}
+impl<T> Eq for GlobalPtr<T> {}
+impl<T> hash::Hash for GlobalPtr<T> {
+    fn hash<H: hash::Hasher>(&self, state: &mut H) {
+        self.bits.hash(state);
+    }
+}
+impl<T> Default for GlobalPtr<T> {
+    fn default() -> Self {
+        Self::from_bits(0)
+    }
+}
+// SAFETY: transparent over u64, and all zeros is the null pointer.
+unsafe impl<T: 'static> Zeroable for GlobalPtr<T> {}
+// SAFETY: transparent over u64 without padding; every bit pattern is a value, because every use is checked.
+unsafe impl<T: 'static> Pod for GlobalPtr<T> {}
+
+impl<T> fmt::Debug for GlobalPtr<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bits {
+            0 => write!(f, "null"),
+            _ => write!(f, "{:#x}@{}", self.bits & OFFSET, self.bits >> OFFSET_BITS),
+        }
+    }
+}
+
+impl<T> GlobalPtr<T> {
+    const fn from_bits(bits: u64) -> Self {
+        GlobalPtr { bits, _t: PhantomData }
+    }
+
+    pub(crate) fn new(rank: Rank, offset: u64) -> Self {
+        debug_assert!(offset <= OFFSET && rank.0 < 1 << 20);
+        Self::from_bits(u64::from(rank.0) << OFFSET_BITS | offset)
+    }
+
+    #[inline(always)]
+    pub(crate) fn place(self) -> At {
+        At { rank: (self.bits >> OFFSET_BITS) as u32, offset: self.bits & OFFSET }
+    }
+}
+
+impl<T: Pod> GlobalPtr<T> {
+    /// The pointer that points nowhere.
+    pub const NULL: Self = Self::from_bits(0);
+
+    /// Is this the null pointer?
+    pub fn is_null(self) -> bool {
+        self.bits == 0
+    }
+
+    /// The rank in whose segment it points (its affinity).
+    pub fn rank(self) -> Rank {
+        Rank(self.place().rank)
+    }
+
+    /// The same offset on another rank: where that rank's part of a symmetric allocation is.
+    pub fn on(self, rank: Rank) -> Self {
+        let rank = u64::from(rank.0).min((1 << 20) - 1);
+        Self::from_bits(rank << OFFSET_BITS | self.bits & OFFSET)
+    }
+
+    /// `n` elements further. Checked when it is used, like any pointer.
+    #[allow(clippy::should_implement_trait)]
+    pub fn add(self, n: usize) -> Self {
+        let offset = (n as u64).saturating_mul(size_of::<T>() as u64).saturating_add(self.bits & OFFSET);
+        Self::from_bits(self.bits & !OFFSET | offset.min(OFFSET))
+    }
+
+    /// How many elements this lies after `origin`; both on the same rank.
+    #[track_caller]
+    pub fn offset_from(self, origin: Self) -> isize {
+        assert_eq!(self.rank(), origin.rank(), "offset_from: {self:?} and {origin:?} are on different ranks");
+        assert!(size_of::<T>() > 0, "offset_from: elements without size");
+        (self.place().offset as i64 - origin.place().offset as i64) as isize / size_of::<T>() as isize
+    }
+
+    /// The same place seen as another type; alignment is checked when it is used.
+    pub fn cast<U: Pod>(self) -> GlobalPtr<U> {
+        GlobalPtr::from_bits(self.bits)
+    }
+
+    /// A field by its byte offset (`core::mem::offset_of!`).
+    #[track_caller]
+    pub fn field<U: Pod>(self, offset: usize) -> GlobalPtr<U> {
+        let fits = offset.checked_add(size_of::<U>()).is_some_and(|end| end <= size_of::<T>());
+        assert!(fits, "field: {} bytes at {offset} do not lie in {} bytes", size_of::<U>(), size_of::<T>());
+        self.cast::<u8>().add(offset).cast()
+    }
+
+    /// Reads the value.
+    #[inline(always)]
+    #[track_caller]
+    pub fn get(self, job: &Job) -> T {
+        match job.reach().get(self.place()) {
+            Some(value) => value,
+            None => self.refuse(job, "get", 1),
+        }
+    }
+
+    /// Writes the value; it has arrived when this returns.
+    #[inline(always)]
+    #[track_caller]
+    pub fn put(self, job: &Job, value: T) {
+        if job.reach().put(self.place(), value).is_none() {
+            self.refuse(job, "put", 1)
+        }
+    }
+
+    /// Reads `dst.len()` values from here on.
+    #[inline(always)]
+    #[track_caller]
+    pub fn get_slice(self, job: &Job, dst: &mut [T]) {
+        let n = dst.len();
+        let at = self.place();
+        if !aligned::<T>(at) || Memory::get(job.reach(), at, bytemuck::cast_slice_mut(dst)).is_err() {
+            self.refuse(job, "get_slice", n)
+        }
+    }
+
+    /// Writes all of `src` from here on; it has arrived when this returns.
+    #[inline(always)]
+    #[track_caller]
+    pub fn put_slice(self, job: &Job, src: &[T]) {
+        let at = self.place();
+        if !aligned::<T>(at) || Memory::put(job.reach(), at, bytemuck::cast_slice(src)).is_err() {
+            self.refuse(job, "put_slice", src.len())
+        }
+    }
+
+    /// Where the value lies in this process's memory; `None` where it cannot be mapped. For code that does its own
+    /// synchronization, such as a benchmark's floor.
+    ///
+    /// # Safety
+    /// Whoever dereferences it keeps the rules of Rust's memory model against every other access to these bytes, by
+    /// this rank and by all others, and does not use it after the job.
+    #[track_caller]
+    pub unsafe fn as_raw(self, job: &Job) -> Option<*mut T> {
+        let p = job.reach().locate(self.place(), size_of::<T>())?.cast::<T>();
+        p.is_aligned().then_some(p)
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    pub(crate) fn refuse(self, job: &Job, call: &str, n: usize) -> ! {
+        let at = self.place();
+        let len = n.saturating_mul(size_of::<T>());
+        let me = job.rank();
+        if let Err(outside) = job.reach().check(at, len) {
+            panic!("{me}: {call}: {outside}");
+        }
+        let (name, align) = (std::any::type_name::<T>(), align_of::<T>());
+        panic!("{me}: {call}: {self:?} is not aligned for {name}, which needs a multiple of {align}");
+    }
+}
+
+#[inline(always)]
+fn aligned<T>(at: At) -> bool {
+    at.offset & (align_of::<T>() as u64 - 1) == 0
+}

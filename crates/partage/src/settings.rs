@@ -1,0 +1,209 @@
+//! Every `PARTAGE_*` variable, in one table: what `partage info` prints, what start-up reads, what is warned about.
+
+use crate::{Error, Result};
+use std::time::Duration;
+
+/// A setting as `partage info` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// The variable.
+    pub name: &'static str,
+    /// What it means, and its values.
+    pub meaning: &'static str,
+    /// Its value, as it was given or by default.
+    pub value: String,
+    /// `environment` or `default`.
+    pub origin: &'static str,
+}
+
+/// Name, default, meaning.
+const TABLE: [(&str, &str, &str); 12] = [
+    ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
+    ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
+    ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
+    ("PARTAGE_SEGMENT", "all memory", "size of each rank's segment, e.g. 512M or 8G: address space, not memory"),
+    ("PARTAGE_HUGE", "auto", "huge pages for segments: auto (where they can be had) or never"),
+    ("PARTAGE_BIND", "none", "core: bind each rank to one core; `partage run --bind` sets it"),
+    ("PARTAGE_WAIT", "auto", "waiting: auto, own (ranks have a core each: spin) or shared (yield)"),
+    ("PARTAGE_HANG_AFTER", "never", "seconds of waiting in one call after which a report says where the ranks are"),
+    ("PARTAGE_TIMEOUT", "never", "seconds after which a job without a launcher ends itself, with that report"),
+    ("PARTAGE_TEST", "threads", "how partage::test runs ranks: threads, procs, or procs=N processes"),
+    ("PARTAGE_PROTOCOL", "none", "set by `partage run`: the version of its protocol"),
+    ("PARTAGE_LAUNCHER", "none", "set by `partage run`: its process"),
+];
+/// Set by us for processes that we re-execute.
+pub(crate) const CALL: &str = "PARTAGE_CALL";
+
+/// All settings with the values in force here.
+pub fn all() -> Vec<Setting> {
+    let row = |&(name, default, meaning): &(&'static str, &str, &'static str)| match std::env::var(name) {
+        Ok(value) => Setting { name, meaning, value, origin: "environment" },
+        Err(_) => Setting { name, meaning, value: default.into(), origin: "default" },
+    };
+    TABLE.iter().map(row).collect()
+}
+
+/// Variables that look like settings and are none, each with the setting that was probably meant.
+pub fn unknown() -> Vec<(String, Option<&'static str>)> {
+    let known = |n: &str| n == CALL || TABLE.iter().any(|t| t.0 == n);
+    let names = std::env::vars_os().filter_map(|(n, _)| n.into_string().ok());
+    let mut found: Vec<_> = names.filter(|n| n.starts_with("PARTAGE_") && !known(n)).collect();
+    found.sort();
+    let near = |n: &str| TABLE.iter().map(|t| t.0).min_by_key(|t| distance(n, t)).filter(|t| distance(n, t) <= 3);
+    found.into_iter().map(|n| (near(&n).map(|t| (n.clone(), Some(t)))).unwrap_or((n, None))).collect()
+}
+
+/// The settings that start-up uses, checked.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Settings {
+    pub ranks: Option<usize>,
+    pub threads: Option<usize>,
+    pub boot: Option<String>,
+    pub segment: Option<u64>,
+    pub no_huge: bool,
+    pub bind: bool,
+    pub own_cores: Option<bool>,
+    pub hang_after: Option<Duration>,
+    pub timeout: Option<Duration>,
+    pub test_procs: Option<Option<usize>>,
+}
+
+impl Settings {
+    pub fn read() -> Result<Settings> {
+        Settings::from(|name| std::env::var(name).ok())
+    }
+
+    fn from(get: impl Fn(&str) -> Option<String>) -> Result<Settings> {
+        let bad = |name: &str, value: &str, want: &str| Error::config(format!("{name}={value}: must be {want}"));
+        let count = |name: &str| -> Result<Option<usize>> {
+            let Some(v) = get(name) else { return Ok(None) };
+            let n = v.trim().parse().ok().filter(|n| (1..1 << 16).contains(n));
+            n.map(Some).ok_or_else(|| bad(name, &v, "a number of ranks, 1 to 65535"))
+        };
+        let seconds = |name: &str| -> Result<Option<Duration>> {
+            let Some(v) = get(name) else { return Ok(None) };
+            match v.trim() {
+                "never" => Ok(None),
+                t => seconds(t).map(Some).ok_or_else(|| bad(name, &v, "seconds or never")),
+            }
+        };
+        let one_of = |name: &str, words: &[&str]| -> Result<Option<usize>> {
+            let Some(v) = get(name) else { return Ok(None) };
+            let i = words.iter().position(|w| *w == v.trim());
+            i.map(Some).ok_or_else(|| bad(name, &v, &words.join(" or ")))
+        };
+        let segment = match get("PARTAGE_SEGMENT") {
+            None => None,
+            Some(v) => {
+                let n = size(&v).filter(|n| (4 << 20..=1 << 44).contains(n));
+                Some(n.ok_or_else(|| bad("PARTAGE_SEGMENT", &v, "a size from 4M to 16T, such as 512M or 8G"))?)
+            }
+        };
+        let test_procs = match get("PARTAGE_TEST").as_deref() {
+            None | Some("threads") => None,
+            Some("procs") => Some(None),
+            Some(v) => {
+                let n = v.strip_prefix("procs=").and_then(|n| n.parse().ok()).filter(|n| *n > 0);
+                Some(Some(n.ok_or_else(|| bad("PARTAGE_TEST", v, "threads, procs or procs=N"))?))
+            }
+        };
+        let boot = one_of("PARTAGE_BOOT", &["detect", "alone", "pmi"])?;
+        Ok(Settings {
+            ranks: count("PARTAGE_RANKS")?,
+            threads: count("PARTAGE_THREADS")?,
+            boot: boot.filter(|&i| i > 0).map(|i| ["", "alone", "pmi"][i].to_string()),
+            segment,
+            no_huge: one_of("PARTAGE_HUGE", &["auto", "never"])? == Some(1),
+            bind: one_of("PARTAGE_BIND", &["none", "core"])? == Some(1),
+            own_cores: one_of("PARTAGE_WAIT", &["auto", "own", "shared"])?.filter(|&i| i > 0).map(|i| i == 1),
+            hang_after: seconds("PARTAGE_HANG_AFTER")?,
+            timeout: seconds("PARTAGE_TIMEOUT")?,
+            test_procs,
+        })
+    }
+}
+
+/// Seconds as people write them: `30`, `0.5`, `30s`, `500ms`, `2m`.
+pub fn seconds(text: &str) -> Option<Duration> {
+    let (number, unit) = match text {
+        t if t.ends_with("ms") => (&t[..t.len() - 2], 1e-3),
+        t if t.ends_with('s') => (&t[..t.len() - 1], 1.0),
+        t if t.ends_with('m') => (&t[..t.len() - 1], 60.0),
+        t => (t, 1.0),
+    };
+    let s = number.parse::<f64>().ok()? * unit;
+    (s > 0.0 && s < 1e9).then(|| Duration::from_secs_f64(s))
+}
+
+/// `4096`, `64K`, `512M`, `8G`, `1T`.
+fn size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let shift = match text.bytes().last()?.to_ascii_uppercase() {
+        b'K' => 10,
+        b'M' => 20,
+        b'G' => 30,
+        b'T' => 40,
+        _ => 0,
+    };
+    let digits = if shift > 0 { &text[..text.len() - 1] } else { text };
+    digits.parse::<u64>().ok()?.checked_shl(shift).filter(|n| n >> shift == digits.parse().unwrap_or(0))
+}
+
+/// Edit distance.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let best = (diagonal + usize::from(x != y)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], best);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &'static str, value: &'static str) -> Result<Settings> {
+        Settings::from(|n| (n == name).then(|| value.to_string()))
+    }
+
+    #[test]
+    fn good_values_are_read() {
+        assert_eq!(with("PARTAGE_RANKS", "7").unwrap().ranks, Some(7));
+        assert_eq!(with("PARTAGE_SEGMENT", "512M").unwrap().segment, Some(512 << 20));
+        assert_eq!(with("PARTAGE_HANG_AFTER", "500ms").unwrap().hang_after, Some(Duration::from_millis(500)));
+        assert_eq!(with("PARTAGE_HANG_AFTER", "never").unwrap().hang_after, None);
+        assert_eq!(with("PARTAGE_TEST", "procs=3").unwrap().test_procs, Some(Some(3)));
+        assert_eq!(with("PARTAGE_BOOT", "alone").unwrap().boot.as_deref(), Some("alone"));
+        assert_eq!(with("PARTAGE_BOOT", "detect").unwrap().boot, None);
+    }
+
+    #[test]
+    fn bad_values_are_named_with_what_they_must_be() {
+        for (name, value) in [
+            ("PARTAGE_RANKS", "0"),
+            ("PARTAGE_RANKS", "-1"),
+            ("PARTAGE_RANKS", "many"),
+            ("PARTAGE_THREADS", "99999999"),
+            ("PARTAGE_SEGMENT", "1K"),
+            ("PARTAGE_SEGMENT", "99999999999T"),
+            ("PARTAGE_SEGMENT", ""),
+            ("PARTAGE_TIMEOUT", "-3"),
+            ("PARTAGE_WAIT", "spin"),
+            ("PARTAGE_TEST", "procs=0"),
+            ("PARTAGE_BOOT", "mpi"),
+        ] {
+            let e = with(name, value).unwrap_err();
+            assert!(e.to_string().starts_with(&format!("{name}={value}: must be ")), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_name_is_recognised() {
+        assert!(distance("PARTAGE_RANK", "PARTAGE_RANKS") == 1 && distance("", "abc") == 3);
+    }
+}

@@ -1,0 +1,457 @@
+//! From a program to its ranks and back: [`run`], [`test`], [`Launch`].
+//!
+//! A job is processes × threads. Under a launcher each process joins the others and hosts its share of the ranks; without
+//! one the process is the whole job. Each rank is a thread (the first of a process is the calling one) that runs the
+//! closure once. The end is a barrier too: nobody's memory goes away while others use it.
+//!
+//! Jobs of one process may follow one another, never overlap.
+
+use crate::error::{Error, Result};
+use crate::fail::{self, Unwound};
+use crate::job::Job;
+use crate::launcher;
+use crate::settings::{self, Settings};
+use crate::watch::Watch;
+use crate::{image, report};
+use partage_boot::{Boot, Kind};
+use partage_conduit::contract::Exchange;
+use partage_conduit::record::Site;
+use partage_conduit::shm::{Config, Node};
+use partage_conduit::topology;
+use partage_conduit::wait::Cores;
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::time::Duration;
+
+/// What a rank may return from [`run`]: `()`, or a `Result` whose error ends the job with one line naming the rank.
+pub trait Outcome {
+    /// The error's text, if this is one.
+    fn error(self) -> Option<String>;
+}
+
+impl Outcome for () {
+    fn error(self) -> Option<String> {
+        None
+    }
+}
+
+impl<E: std::fmt::Display> Outcome for std::result::Result<(), E> {
+    fn error(self) -> Option<String> {
+        self.err().map(|e| e.to_string())
+    }
+}
+
+/// Runs `f` once on every rank; returns when all are done. A panic, an `Err` or a lost rank ends the whole job and this
+/// process, with one line that says who and why, and a code that is not zero (101 for a panic).
+///
+/// The same program is a job of threads when it is started plainly (`PARTAGE_RANKS`, by default one per core), and of
+/// processes, or of processes with several ranks each, under `partage run` or `mpirun.mpich`.
+///
+/// ```
+/// partage::run(|job| {
+///     job.println(format!("one of {}", job.size()));
+///     job.barrier();
+/// });
+/// ```
+#[track_caller]
+pub fn run<O: Outcome>(f: impl Fn(&Job) -> O + Sync) {
+    let site = Site::here("the end of the program");
+    let body = |job: &Job| f(job).error().map_or(Ok(()), Err);
+    if let Err(e) = Launch::new().start(site, Fate::Exit, &body) {
+        fail::die(1, Some(&e.to_string()));
+    }
+}
+
+/// Runs `f` on `ranks` ranks, for unit tests: threads of this process, or, with `PARTAGE_TEST=procs`, processes that
+/// re-execute this one test. A failing rank's panic becomes this call's. Tests of one process wait for each other.
+///
+/// Returns what each rank returned, in order; nothing when the ranks were processes (assert inside the closure).
+/// A test that has not ended after five minutes (`PARTAGE_TIMEOUT`) ends the process and says where its ranks are.
+///
+/// ```
+/// let ranks = partage::test(3, |job| job.rank().0);
+/// assert_eq!(ranks, [0, 1, 2]);
+/// ```
+#[track_caller]
+pub fn test<R: Send>(ranks: usize, f: impl Fn(&Job) -> R + Sync) -> Vec<R> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let site = Site::here("the end of the test");
+    if let Some(me) = fail::this_rank() {
+        panic!("rank {me}: test: a job cannot be started inside a job");
+    }
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let settings = Settings::read().unwrap_or_else(|e| panic!("{e}"));
+    let mut launch = Launch::new().ranks(ranks);
+    launch.default_timeout = Some(Duration::from_secs(300));
+    if let Some(procs) = settings.test_procs {
+        launch = launch.procs(procs.unwrap_or(ranks).min(ranks));
+        launch.test_name = Some(test_name());
+    }
+    launch.start(site, Fate::Unwind, &|job| Ok(f(job))).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A job with its shape given by the program, for embedding in a foreign `main`.
+///
+/// ```
+/// let squares = partage::Launch::new().ranks(3).segment(64 << 20).run(|job| job.rank().0.pow(2)).unwrap();
+/// assert_eq!(squares, [0, 1, 4]);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Launch {
+    ranks: Option<usize>,
+    procs: Option<usize>,
+    segment: Option<u64>,
+    default_timeout: Option<Duration>,
+    test_name: Option<String>,
+}
+
+impl Launch {
+    /// By default: as many ranks as cores, threads of this process.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// This many ranks.
+    pub fn ranks(mut self, n: usize) -> Self {
+        self.ranks = Some(n);
+        self
+    }
+
+    /// In this many processes: this one starts them by re-executing itself with its own arguments. They run this job and
+    /// end with it; earlier calls of `Launch` return at once in them. Under a launcher, which has already
+    /// decided, this is ignored.
+    pub fn procs(mut self, n: usize) -> Self {
+        self.procs = Some(n);
+        self
+    }
+
+    /// Size of each rank's segment in bytes, instead of what the machine has. It is address space, not memory.
+    pub fn segment(mut self, bytes: usize) -> Self {
+        self.segment = Some(bytes as u64);
+        self
+    }
+
+    /// Runs `f` once on every rank and returns what those of this process returned, in order. A rank's panic becomes this
+    /// call's where all ranks are of this process; else it ends this process and the job.
+    #[track_caller]
+    pub fn run<R: Send>(self, f: impl Fn(&Job) -> R + Sync) -> Result<Vec<R>> {
+        self.start(Site::here("the end of the program"), Fate::Unwind, &|job| Ok(f(job)))
+    }
+
+    fn start<R: Send, F>(&self, site: Site, fate: Fate, body: &F) -> Result<Vec<R>>
+    where
+        F: Fn(&Job) -> std::result::Result<R, String> + Sync,
+    {
+        let settings = Settings::read()?;
+        warn_of_unknown_settings();
+        let _one = Exclusive::take()?;
+        let (kind, processes) = connect(&settings)?;
+        let call = Call::of(self.test_name.as_deref());
+        if kind == Kind::Alone && self.procs.is_some_and(|p| p != 1) {
+            return self.start_processes(&call);
+        }
+        if !call.is_mine() {
+            return Ok(vec![]);
+        }
+        let config = self.config(&settings, kind)?;
+        let node = Node::attach(&config, &mut Told).map_err(Error::start)?;
+        let node = Arc::new(node);
+        if self.ranks.is_some_and(|n| n != node.ranks()) {
+            let asked = self.ranks.unwrap_or(0);
+            return Err(Error::start(format!("the program asks for {asked} ranks, {} were started", node.ranks())));
+        }
+        let watching = Watch {
+            lifeline: fail::boot()
+                .as_ref()
+                .and_then(Boot::lifeline)
+                .and_then(|fd| fd.as_fd().try_clone_to_owned().ok()),
+            own_reports: kind == Kind::Alone,
+            hang_after: settings.hang_after,
+            timeout: settings.timeout.or(self.default_timeout),
+        };
+        let watching = watching.start(node.clone());
+        let fate = if processes > 1 { Fate::Exit } else { fate };
+        let crew = Crew { node, site, fate, body, first_failure: Mutex::new(None) };
+        let results = crew.work();
+        drop(watching);
+        if let Some(why) = crew.first_failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            panic!("{why}");
+        }
+        if call.re_executed {
+            drop(_one);
+            std::process::exit(0);
+        }
+        Ok(results.into_iter().flatten().collect())
+    }
+
+    /// This process becomes the launcher of processes that run the same program up to this call.
+    fn start_processes<R>(&self, call: &Call) -> Result<Vec<R>> {
+        let ranks = self.ranks.unwrap_or_else(default_ranks);
+        let procs = self.procs.unwrap_or(1);
+        let program = std::env::current_exe().map_err(|e| Error::start(format!("cannot find this program: {e}")))?;
+        let mut spec = partage_boot::Spec::new(program, ranks);
+        spec.procs = procs;
+        spec.args = std::env::args_os().skip(1).collect();
+        if let Some(name) = self.test_name.as_deref().filter(|n| !n.is_empty()) {
+            spec.args = ["--exact", name, "--nocapture"].map(Into::into).to_vec();
+        }
+        spec.env.push((settings::CALL.into(), call.key().into()));
+        spec.timeout = Settings::read()?.timeout.or(self.default_timeout);
+        let ended = launcher::launch(&spec).map_err(Error::start)?;
+        match (ended.code, ended.why) {
+            (0, _) => Ok(vec![]),
+            (_, Some(why)) => panic!("{why}"),
+            (code, None) => panic!("a job of {ranks} ranks in {procs} processes ended with code {code}"),
+        }
+    }
+
+    fn config(&self, settings: &Settings, kind: Kind) -> Result<Config> {
+        let ranks = match kind {
+            Kind::Alone => self.ranks.or(settings.ranks).unwrap_or_else(default_ranks),
+            _ => settings.threads.unwrap_or(1),
+        };
+        if ranks == 0 {
+            return Err(Error::config("ranks(0): a job has at least one rank"));
+        }
+        Ok(Config {
+            ranks,
+            segment: self.segment.or(settings.segment),
+            huge: !settings.no_huge,
+            bind: settings.bind,
+            image: image::identity(),
+            host: hostname(),
+            cores: settings.own_cores.map(|own| if own { Cores::Own } else { Cores::Shared }),
+            radix: None,
+        })
+    }
+}
+
+/// What a rank's failure does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It ends this process and the job.
+    Exit,
+    /// It ends the job's ranks and is the caller's panic.
+    Unwind,
+}
+
+/// The ranks of this process at work.
+struct Crew<'f, F> {
+    node: Arc<Node>,
+    site: Site,
+    fate: Fate,
+    body: &'f F,
+    first_failure: Mutex<Option<String>>,
+}
+
+impl<F> Crew<'_, F> {
+    fn work<R: Send>(&self) -> Vec<Option<R>>
+    where
+        F: Fn(&Job) -> std::result::Result<R, String> + Sync,
+    {
+        let mut mine = self.node.mine();
+        let first = mine.next().expect("a process has a rank");
+        // The calling thread's mask is put back: a bound rank must not leave a bound program behind.
+        let cores = topology::allowed_cores();
+        let results = std::thread::scope(|s| {
+            let others: Vec<_> = mine
+                .map(|r| {
+                    let thread = std::thread::Builder::new().name(format!("rank {r}")).stack_size(8 << 20);
+                    thread
+                        .spawn_scoped(s, move || self.rank(r))
+                        .unwrap_or_else(|e| fail::die(1, Some(&format!("rank {r}: cannot start its thread: {e}"))))
+                })
+                .collect();
+            let mut results = vec![self.rank(first)];
+            results.extend(others.into_iter().map(|t| t.join().expect("a rank's panic is caught in it")));
+            results
+        });
+        topology::allow(&cores);
+        results
+    }
+
+    fn rank<R>(&self, r: usize) -> Option<R>
+    where
+        F: Fn(&Job) -> std::result::Result<R, String>,
+    {
+        let _rank = fail::enter_rank(r as u32, self.fate == Fate::Exit);
+        let job = Job::new(self.node.seat(r), r);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            let result = (self.body)(&job);
+            if result.is_ok() {
+                job.end(self.site);
+            }
+            result
+        }));
+        match result.map_err(fail::unwound) {
+            Ok(Ok(value)) => {
+                self.node.record(r).ended();
+                return Some(value);
+            }
+            Ok(Err(text)) => self.failed(r, 1, &format!("failed: {text}")),
+            Err(Unwound::Panicked(text)) => self.failed(r, fail::PANICKED, &text),
+            Err(Unwound::JobIsOver) => {}
+        }
+        None
+    }
+
+    fn failed(&self, r: usize, code: i32, why: &str) {
+        self.node.record(r).failed(why);
+        let line = format!("rank {r} on {} {why}", self.node.host_of(r).0);
+        if self.fate == Fate::Exit {
+            fail::die(code, Some(&line));
+        }
+        let mut first = self.first_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(line);
+        self.node.abort(code as u32);
+    }
+}
+
+/// The right to have a job: one at a time in a process.
+struct Exclusive;
+
+static IN_A_JOB: AtomicBool = AtomicBool::new(false);
+
+impl Exclusive {
+    fn take() -> Result<Exclusive> {
+        match IN_A_JOB.swap(true, AcqRel) {
+            false => Ok(Exclusive),
+            true => {
+                let who = fail::this_rank().map_or("this process".to_string(), |r| format!("rank {r}"));
+                let what = "is in a job already; jobs of one process follow one another, they do not overlap";
+                Err(Error::start(format!("{who} {what}")))
+            }
+        }
+    }
+}
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        IN_A_JOB.store(false, Release);
+    }
+}
+
+/// Which of a process's jobs this is, so that a re-executed process finds the one that it was started for.
+struct Call {
+    name: String,
+    number: usize,
+    wanted: Option<String>,
+    re_executed: bool,
+}
+
+impl Call {
+    fn of(test_name: Option<&str>) -> Call {
+        static COUNTS: Mutex<Option<HashMap<String, usize>>> = Mutex::new(None);
+        let name = test_name.unwrap_or_default().to_string();
+        let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.get_or_insert_default().entry(name.clone()).or_default();
+        *count += 1;
+        let wanted = std::env::var(settings::CALL).ok();
+        Call { name, number: *count, re_executed: wanted.is_some(), wanted }
+    }
+
+    fn key(&self) -> String {
+        format!("{}#{}", self.name, self.number)
+    }
+
+    fn is_mine(&self) -> bool {
+        self.wanted.as_ref().is_none_or(|w| *w == self.key())
+    }
+}
+
+/// The name of the running test: its thread has it, or the command line.
+fn test_name() -> String {
+    let thread = std::thread::current();
+    match thread.name() {
+        Some(name) if name != "main" => name.to_string(),
+        _ => {
+            let args: Vec<String> = std::env::args().collect();
+            let exact = args.iter().any(|a| a == "--exact");
+            let name = args.iter().skip(1).find(|a| !a.starts_with('-'));
+            name.filter(|_| exact).cloned().unwrap_or_default()
+        }
+    }
+}
+
+/// Connects this process to the others, once.
+fn connect(settings: &Settings) -> Result<(Kind, usize)> {
+    let mut boot = fail::boot();
+    if boot.is_none() {
+        let connected = Boot::connect(settings.boot.as_deref()).map_err(Error::start)?;
+        if connected.kind() == Kind::Launcher {
+            launcher::die_with_launcher();
+        }
+        if connected.kind() != Kind::Alone {
+            finalize_at_exit();
+        }
+        *boot = Some(connected);
+    }
+    let boot = boot.as_ref().expect("just connected");
+    Ok((boot.kind(), boot.processes()))
+}
+
+/// A process that ends between jobs has left in good order; one that ends inside a job has not.
+fn finalize_at_exit() {
+    extern "C" fn finalize() {
+        if IN_A_JOB.load(Acquire) {
+            return;
+        }
+        if let Some(boot) = &mut *fail::boot() {
+            boot.finalize();
+        }
+    }
+    // SAFETY: `finalize` is a plain function that touches statics without destructors, and cannot unwind out.
+    unsafe { libc::atexit(finalize) };
+}
+
+/// The exchange of the conduits, over the connection of this process.
+struct Told;
+
+impl Exchange for Told {
+    fn place(&self) -> (usize, usize) {
+        fail::boot().as_ref().map_or((0, 1), |b| (b.process(), b.processes()))
+    }
+
+    fn all_gather(&mut self, mine: &[u8]) -> std::result::Result<Vec<Vec<u8>>, String> {
+        let mut boot = fail::boot();
+        let boot = boot.as_mut().ok_or("not connected")?;
+        boot.exchange(mine).map_err(|e| e.to_string())
+    }
+
+    fn announce(&mut self, path: &str) {
+        if let Some(boot) = &mut *fail::boot() {
+            // Only reports suffer if this fails.
+            let _ = boot.announce(launcher::MEMORY, path.as_bytes());
+        }
+    }
+}
+
+fn warn_of_unknown_settings() {
+    static ONCE: Once = Once::new();
+    if std::env::var("PMI_RANK").is_ok_and(|r| r != "0") {
+        return;
+    }
+    ONCE.call_once(|| {
+        for (name, near) in settings::unknown() {
+            let hint = near.map_or("`partage info` lists them all".into(), |n| format!("did you mean {n}?"));
+            fail::say(&format!("warning: there is no setting {name}; {hint}"));
+        }
+    });
+}
+
+fn default_ranks() -> usize {
+    let quota = topology::cpu_quota().map_or(usize::MAX, |q| q.floor().max(1.0) as usize);
+    topology::allowed_cores().len().clamp(1, quota)
+}
+
+fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The ranks of a process, for messages.
+pub(crate) fn rank_names(ranks: std::ops::Range<usize>) -> String {
+    report::ranks(&ranks.collect::<Vec<_>>())
+}

@@ -1,0 +1,200 @@
+//! Ranks, teams, barriers. Everything collective is a method of [`Team`]; [`Job`](crate::Job) derefs to the team of all.
+
+use crate::fail;
+use crate::job::Inner;
+use bytemuck::{Pod, Zeroable};
+use partage_conduit::barrier::{Arrived, Call, Tag, Verdict};
+use partage_conduit::record::Site;
+use std::fmt;
+use std::rc::Rc;
+
+/// A rank of the job.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct Rank(pub u32);
+
+/// A member's number in a team; not a [`Rank`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct TeamRank(pub u32);
+
+impl Rank {
+    /// As an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl TeamRank {
+    /// As an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}", self.0)
+    }
+}
+
+/// An ordered set of ranks that do collective things together. So far there is one: all ranks of the job.
+///
+/// Not `Clone` (two handles could split one order of collectives) and not `Send`.
+#[derive(Debug)]
+pub struct Team {
+    pub(crate) inner: Rc<Inner>,
+}
+
+impl Team {
+    /// My number in this team.
+    pub fn rank(&self) -> TeamRank {
+        TeamRank(self.inner.rank.0)
+    }
+
+    /// How many members it has.
+    pub fn size(&self) -> usize {
+        self.inner.size
+    }
+
+    /// Waits until all members have come. My puts before it are seen by everybody's gets after it.
+    ///
+    /// ```
+    /// partage::test(3, |job| {
+    ///     let flag = job.alloc_all::<u32>(1).unwrap();
+    ///     flag.on(job.neighbor(1)).put(job, 7);
+    ///     job.barrier();
+    ///     assert_eq!(flag.get(job), 7);
+    /// });
+    /// ```
+    #[inline(always)]
+    #[track_caller]
+    pub fn barrier(&self) {
+        self.meet(Tag::Plain, u64::MAX, Site::here("barrier"));
+    }
+
+    /// A barrier at which all who give a value must give the same one; a job whose ranks disagree ends, with one
+    /// message that names two of them and their values. Ranks in a plain [`barrier`](Self::barrier) agree with any value.
+    ///
+    /// ```
+    /// partage::test(3, |job| {
+    ///     for step in 0..10 {
+    ///         job.barrier_with(step);    // nobody is in another step
+    ///     }
+    /// });
+    /// ```
+    #[inline(always)]
+    #[track_caller]
+    pub fn barrier_with(&self, value: u64) {
+        self.meet(Tag::Value(value), u64::MAX, Site::here("barrier_with"));
+    }
+
+    /// The first half of a split barrier: says that I have come, and goes on. [`Notified::wait`] is the second half.
+    ///
+    /// ```
+    /// partage::test(4, |job| {
+    ///     let there = job.notify(Some(1));
+    ///     let sum: u64 = (0..1000).sum();          // something that needs nobody
+    ///     there.wait(Some(1));
+    ///     assert_eq!(sum, 499500);
+    /// });
+    /// ```
+    #[inline(always)]
+    #[track_caller]
+    pub fn notify(&self, value: Option<u64>) -> Notified<'_> {
+        let site = Site::here("notify");
+        self.may_meet(site);
+        let tag = value.map_or(Tag::Plain, Tag::Value);
+        self.inner.notified.set(Some(site));
+        let arrived = self.inner.seat.barrier().arrive(tag, u64::MAX);
+        Notified { team: self, arrived, value }
+    }
+
+    /// Arrives and waits; the smallest `aux`.
+    #[inline(always)]
+    pub(crate) fn meet(&self, tag: Tag, aux: u64, site: Site) -> u64 {
+        self.may_meet(site);
+        let arrived = self.inner.seat.barrier().arrive(tag, aux);
+        self.complete(arrived, site).0
+    }
+
+    /// The smallest `aux` and the value that was given by those who gave one.
+    #[inline(always)]
+    fn complete(&self, arrived: Arrived, site: Site) -> (u64, Option<u64>) {
+        let seat = &self.inner.seat;
+        match seat.barrier().wait(arrived, seat.waiter(), site, || false) {
+            Ok(Verdict::Agreed { aux, tag: Tag::Value(v) }) => (aux, Some(v)),
+            Ok(Verdict::Agreed { aux, .. }) => (aux, None),
+            Ok(Verdict::Disagreed(who)) => self.disagree(who, site),
+            Err(_) => fail::job_is_over(),
+        }
+    }
+
+    #[inline(always)]
+    fn may_meet(&self, site: Site) {
+        if let Some(open) = self.inner.notified.get() {
+            self.not_waited(open, site);
+        }
+    }
+
+    #[cold]
+    fn not_waited(&self, open: Site, site: Site) -> ! {
+        // The mark is taken away so that the end of the job is not refused for the same mistake.
+        self.inner.notified.set(None);
+        panic!(
+            "{}: {site} comes before the wait of the {open}; call `wait` on what `notify` returned",
+            self.inner.rank
+        );
+    }
+
+    /// All ranks come here with the same two; each tells the others where it is, and all say the same.
+    #[cold]
+    #[inline(never)]
+    fn disagree(&self, who: [(u32, Tag); 2], site: Site) -> ! {
+        let seat = &self.inner.seat;
+        let node = seat.node();
+        node.record(self.inner.rank.index()).waiting(site);
+        let arrived = seat.barrier().arrive(Tag::Call(Call::Report, 0), u64::MAX);
+        if seat.barrier().wait(arrived, seat.waiter(), site, || false).is_err() {
+            fail::job_is_over();
+        }
+        let [a, b] = who.map(|(rank, tag)| {
+            use partage_conduit::record::Doing::Waiting;
+            match node.doing(rank as usize) {
+                Some(Waiting { site, .. }) => format!("rank {rank} came to {tag} ({site})"),
+                _ => format!("rank {rank} came to {tag}"),
+            }
+        });
+        fail::disagreement(format!("the ranks disagree: {a}, {b}"));
+    }
+}
+
+/// A split barrier between its halves: what [`Team::notify`] returns. Another barrier before the wait is refused.
+#[must_use = "a split barrier ends with `wait`"]
+#[derive(Debug)]
+pub struct Notified<'t> {
+    team: &'t Team,
+    arrived: Arrived,
+    value: Option<u64>,
+}
+
+impl Notified<'_> {
+    /// Have all members come? Then [`wait`](Self::wait) does not wait.
+    pub fn test(&self) -> bool {
+        self.team.inner.seat.barrier().test(&self.arrived)
+    }
+
+    /// The second half: waits until all members have come. A value must be the one that was notified.
+    #[inline(always)]
+    #[track_caller]
+    pub fn wait(self, value: Option<u64>) {
+        let site = Site::here("wait");
+        self.team.inner.notified.set(None);
+        let (_, agreed) = self.team.complete(self.arrived, site);
+        if let (Some(v), Some(agreed)) = (value, self.value.or(agreed))
+            && v != agreed
+        {
+            panic!("{}: {site}: wait({v}) ends a barrier that was notified with value {agreed}", self.team.inner.rank);
+        }
+    }
+}
