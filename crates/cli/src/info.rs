@@ -1,2 +1,98 @@
-//! scratch
-pub fn info() -> i32 { 0 }
+//! `partage info`: the machine, the conduits, every setting with its meaning, value and origin.
+
+use comfy_table::{ContentArrangement, Table, presets};
+use partage_conduit::shm::{bytes, segment};
+use partage_conduit::topology;
+use std::fs;
+
+/// Prints it.
+pub fn info() -> i32 {
+    println!("partage {}", env!("CARGO_PKG_VERSION"));
+    println!("\nMachine");
+    let mut machine = plain();
+    for (what, value) in rows() {
+        machine.add_row([what, value]);
+    }
+    println!("{machine}");
+
+    println!("\nConduits");
+    let mut conduits = plain();
+    conduits.add_row(["  shm", "ranks of one node, by shared memory: ready"]);
+    println!("{conduits}");
+
+    println!("\nSettings (environment)");
+    let mut settings = plain();
+    settings.set_content_arrangement(ContentArrangement::Dynamic);
+    settings.set_header(["name", "value", "origin", "meaning"]);
+    for s in partage::settings::all() {
+        settings.add_row([s.name, &s.value, s.origin, s.meaning]);
+    }
+    println!("{settings}");
+    for (name, near) in partage::settings::unknown() {
+        let hint = near.map_or(String::new(), |n| format!("; did you mean {n}?"));
+        println!("warning: there is no setting {name}{hint}");
+    }
+    0
+}
+
+fn plain() -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table
+}
+
+fn rows() -> Vec<(String, String)> {
+    let cores = topology::allowed_cores();
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let quota = topology::cpu_quota().map_or("none".into(), |q| format!("{q:.2} cores"));
+    let pages = match segment::create(1 << 20, true) {
+        Ok((_, backing)) => backing.to_string(),
+        Err(e) => format!("cannot be created: {e}"),
+    };
+    let uname = rustix::system::uname();
+    let text = |s: &std::ffi::CStr| s.to_string_lossy().into_owned();
+    let row = |what: &str, value: String| (format!("  {what}"), value);
+    vec![
+        row("host", text(uname.nodename())),
+        row("system", format!("{} {} {}", text(uname.sysname()), text(uname.release()), text(uname.machine()))),
+        row("processor", model()),
+        row("cores", format!("{} allowed ({}), online {}", cores.len(), ranges(&cores), online.trim())),
+        row("sockets, NUMA nodes", format!("{}, {}", sockets(), numa())),
+        row("CPU quota", quota),
+        row("memory", format!("{} left of {}", bytes(topology::memory_left()), bytes(topology::memory_total()))),
+        row("segments", pages),
+    ]
+}
+
+fn model() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|l| l.starts_with("model name"));
+    line.and_then(|l| l.split_once(": ")).map_or(std::env::consts::ARCH.into(), |(_, m)| m.to_string())
+}
+
+fn sockets() -> usize {
+    let package =
+        |c: &usize| fs::read_to_string(format!("/sys/devices/system/cpu/cpu{c}/topology/physical_package_id")).ok();
+    let mut found: Vec<_> = topology::allowed_cores().iter().filter_map(package).collect();
+    found.sort();
+    found.dedup();
+    found.len().max(1)
+}
+
+fn numa() -> usize {
+    let Ok(entries) = fs::read_dir("/sys/devices/system/node") else { return 1 };
+    let names = entries.filter_map(|e| e.ok()?.file_name().into_string().ok());
+    let is_node = |n: &String| n.strip_prefix("node").is_some_and(|d| d.bytes().all(|b| b.is_ascii_digit()));
+    names.filter(is_node).count().max(1)
+}
+
+fn ranges(cores: &[usize]) -> String {
+    let mut out: Vec<(usize, usize)> = vec![];
+    for &c in cores {
+        match out.last_mut() {
+            Some(last) if last.1 + 1 == c => last.1 = c,
+            _ => out.push((c, c)),
+        }
+    }
+    out.iter().map(|&(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") }).collect::<Vec<_>>().join(",")
+}

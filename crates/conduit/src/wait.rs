@@ -7,7 +7,7 @@
 //!   wakes preempts such a neighbour and a yielder does not.
 //! * Work served during a wait ([`Step::Busy`]) restarts it, so that a rank that serves others does not fall asleep
 //!   in the middle of their traffic.
-//! * Every park is timed ([`PARK_NS`]) and reads the job's abort word when it ends.
+//! * Every park is timed (a tenth of a second) and reads the job's abort word when it ends.
 //!
 //! # Parking: one bell per rank
 //! The sleeper writes 1 to its bell, fences, looks at its condition once more and sleeps in the kernel while the bell
@@ -35,7 +35,7 @@ const FOREIGN_NS: u64 = 500_000;
 /// How long a rank that met a foreign load does not yield.
 const FOREIGN_HOLD_NS: u64 = 50_000_000;
 /// The longest time that a rank sleeps without looking at its condition and at the abort word.
-pub const PARK_NS: u64 = 100_000_000;
+const PARK_NS: u64 = 100_000_000;
 /// Looks at the condition between two looks at the clock.
 const ROUND: u32 = 64;
 
@@ -137,16 +137,11 @@ impl<'m> Waiter<'m> {
     /// Waits until `look` says [`Step::Done`]. Whoever makes that happen must ring this rank's bell.
     #[inline(always)]
     pub fn until(&self, site: Site, mut look: impl FnMut() -> Step) -> Result<(), Aborted> {
-        if look() == Step::Done { Ok(()) } else { self.slow(site, PARK_NS, &mut look) }
-    }
-
-    /// Waits for something that nobody rings for (plain memory): sleeps in slices of a millisecond.
-    pub fn until_seen(&self, site: Site, mut look: impl FnMut() -> Step) -> Result<(), Aborted> {
-        if look() == Step::Done { Ok(()) } else { self.slow(site, 1_000_000, &mut look) }
+        if look() == Step::Done { Ok(()) } else { self.slow(site, &mut look) }
     }
 
     #[inline(never)]
-    fn slow(&self, site: Site, slice_ns: u64, look: &mut impl FnMut() -> Step) -> Result<(), Aborted> {
+    fn slow(&self, site: Site, look: &mut impl FnMut() -> Step) -> Result<(), Aborted> {
         'again: loop {
             let patience = match self.cores {
                 _ if cfg!(loom) => Step::Idle,
@@ -159,7 +154,7 @@ impl<'m> Waiter<'m> {
                 Step::Idle => {}
             }
             self.record.waiting(site);
-            let found = self.park(slice_ns, look);
+            let found = self.park(look);
             self.record.running();
             match found? {
                 Step::Done => return Ok(()),
@@ -217,7 +212,7 @@ impl<'m> Waiter<'m> {
     }
 
     /// Sleeps until a look finds something; never returns `Idle`.
-    fn park(&self, slice_ns: u64, look: &mut impl FnMut() -> Step) -> Result<Step, Aborted> {
+    fn park(&self, look: &mut impl FnMut() -> Step) -> Result<Step, Aborted> {
         let word = self.bell.0.word();
         loop {
             self.parks.set(self.parks.get() + 1);
@@ -225,7 +220,7 @@ impl<'m> Waiter<'m> {
             full_fence();
             let mut found = look();
             if found == Step::Idle && !self.aborted() {
-                self.bell.0.wait(1, slice_ns);
+                self.bell.0.wait(1, PARK_NS);
                 word.store(0, Relaxed);
                 found = look();
             } else {

@@ -93,7 +93,7 @@ pub(crate) fn die(code: i32, line: Option<&str>) -> ! {
     // Held until the process is gone: the first failure of a process is the one that counts.
     let _first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
     match &mut *boot() {
-        Some(boot) => boot.abort(code, line),
+        Some(boot) => boot.abort(code, line.map(|l| format!("partage: {l}")).as_deref()),
         None => line.into_iter().for_each(say),
     }
     std::process::exit(code)

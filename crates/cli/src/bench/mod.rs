@@ -6,5 +6,9 @@ pub enum What {
 }
 #[derive(clap::Args)]
 pub struct RankOptions {}
-pub fn bench(_: What) -> i32 { 0 }
-pub fn rank(_: RankOptions) -> i32 { 0 }
+pub fn bench(_: What) -> i32 {
+    0
+}
+pub fn rank(_: RankOptions) -> i32 {
+    0
+}
