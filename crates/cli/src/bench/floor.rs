@@ -1,0 +1,178 @@
+//! The floors: what the runtime does, by hand, on the same memory. All unsafe code of this command is here.
+//!
+//! None of it is a runtime: no checks beyond those that a measurement names, no abort, no reports, no sleep where it
+//! spins. It lives in the job's own segments, so that pages, cores and processes are those of what it is compared with.
+
+use partage::bytemuck;
+use partage::prelude::*;
+use rustix::thread::futex;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// Something in a cache line of its own.
+#[repr(C, align(64))]
+pub struct Line<T>(pub T);
+
+/// Words in rank 0's segment that all ranks use as atomics.
+#[repr(C)]
+pub struct Board {
+    /// The line of [`ping`].
+    ping: Line<AtomicU64>,
+    /// The line of [`pair_barrier`].
+    flags: Line<[AtomicU64; 2]>,
+    /// Arrivals of [`central_barrier`].
+    count: Line<AtomicU64>,
+    /// Its last epoch.
+    epoch: Line<AtomicU64>,
+    /// What [`sleep`] sleeps on.
+    bell: Line<AtomicU32>,
+    /// Rank 0 says that a loop or the rounds are over.
+    pub over: Line<AtomicU64>,
+    /// When something was published.
+    pub time: Line<AtomicU64>,
+    /// A word of each rank.
+    pub of: [Line<AtomicU64>; MOST_RANKS],
+}
+
+/// As many ranks as a measurement may have.
+pub const MOST_RANKS: usize = 16;
+
+impl Board {
+    /// Collective; the board is never given back.
+    pub fn new(job: &Job) -> partage::Result<&Board> {
+        assert!(job.size() <= MOST_RANKS);
+        let block = job.alloc_all::<[u64; 8]>(size_of::<Board>().div_ceil(64))?.on(Rank(0));
+        // SAFETY: the bytes are reached through the atomics of this board only, on all ranks.
+        let board = unsafe { block.as_raw(job) }.expect("rank 0 is on this node").cast::<Board>();
+        assert!(board.is_aligned());
+        // SAFETY: aligned, as long as a board, zeroed (which every atomic may be), never freed and so mapped as long as
+        // the job, and written by nobody but through shared references to atomics.
+        Ok(unsafe { &*board })
+    }
+}
+
+/// The raw hand-off: ranks 0 and 1 pass one line to and fro. Nobody else may use their cores meanwhile.
+pub fn ping(board: &Board, me: usize, trips: u64) {
+    let word = &board.ping.0;
+    for i in 0..trips {
+        let mine = 2 * i + me as u64;
+        while word.load(Acquire) != mine {}
+        // The last store leaves the word as the first load expects it.
+        word.store((mine + 1) % (2 * trips), Release);
+    }
+    // Rank 0 is done when the line has come back.
+    while me == 0 && word.load(Acquire) != 0 {}
+}
+
+/// A barrier of two: both flags in one line, a store, a spin.
+#[inline(always)]
+pub fn pair_barrier(board: &Board, me: usize, epoch: &mut u64) {
+    *epoch += 1;
+    board.flags.0[me].store(*epoch, Release);
+    while board.flags.0[1 - me].load(Acquire) < *epoch {}
+}
+
+/// A barrier of `n`: one counter, the last to come stores the epoch, all others yield at once.
+#[inline(always)]
+pub fn central_barrier(board: &Board, n: usize, epoch: &mut u64) {
+    *epoch += 1;
+    if board.count.0.fetch_add(1, AcqRel) + 1 == n as u64 {
+        board.count.0.store(0, Relaxed);
+        board.epoch.0.store(*epoch, Release);
+    } else {
+        while board.epoch.0.load(Acquire) < *epoch {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Sleeps in the kernel until [`wake`] is called with `turn`, one more than the last.
+pub fn sleep(board: &Board, turn: u32) {
+    let bell = &board.bell.0;
+    while bell.load(Acquire) != turn {
+        // Whatever it returns, the loop looks again.
+        let _ = futex::wait(bell, futex::Flags::empty(), turn - 1, None);
+    }
+}
+
+/// Wakes all who sleep for `turn`.
+pub fn wake(board: &Board, turn: u32) {
+    board.bell.0.store(turn, Release);
+    // It fails for a bad address only.
+    let _ = futex::wake(&board.bell.0, futex::Flags::empty(), i32::MAX as u32);
+}
+
+/// Places in segments as `rank << 44 | offset`, and the bases to find them by: a global pointer by hand.
+pub struct Places {
+    targets: Vec<u64>,
+    bases: Vec<*mut u8>,
+    end: u64,
+}
+
+impl Places {
+    /// For pointers into `block`, which has `len` values on every rank.
+    pub fn new(job: &Job, block: GlobalPtr<u64>, len: usize, targets: &[GlobalPtr<u64>]) -> Places {
+        let offset = bytemuck::cast::<_, u64>(block) & OFFSET;
+        let base = |rank| raw(job, block.on(rank).cast(), 8 * len).wrapping_sub(offset as usize);
+        let places = Places {
+            targets: bytemuck::cast_slice(targets).to_vec(),
+            bases: job.ranks().map(base).collect(),
+            end: offset + 8 * len as u64,
+        };
+        assert!(places.targets.iter().all(|t| (offset..places.end).contains(&(t & OFFSET)) && t % 8 == 0));
+        places
+    }
+
+    /// Writes `value` to all.
+    #[inline(never)]
+    pub fn put(&self, value: u64) {
+        for &target in &self.targets {
+            // SAFETY: `new` has seen that all targets are aligned and in the block; no other rank uses it meanwhile.
+            unsafe { self.locate(target).write_volatile(value) };
+        }
+    }
+
+    /// Adds up all.
+    #[inline(never)]
+    pub fn get(&self) -> u64 {
+        // SAFETY: as for `put`.
+        self.targets.iter().fold(0, |sum: u64, &target| sum.wrapping_add(unsafe { self.locate(target).read_volatile() }))
+    }
+
+    #[inline(always)]
+    fn locate(&self, target: u64) -> *mut u64 {
+        let (rank, offset) = ((target >> 44) as usize, target & OFFSET);
+        assert!(rank < self.bases.len() && offset < self.end);
+        self.bases[rank].wrapping_add(offset as usize).cast()
+    }
+}
+
+const OFFSET: u64 = (1 << 44) - 1;
+
+/// Copies `src` to `dst`, `times` times.
+#[inline(never)]
+pub fn copy_out(job: &Job, dst: GlobalPtr<u8>, src: &[u8], times: usize) {
+    let dst = raw(job, dst, src.len());
+    for _ in 0..times {
+        // SAFETY: `dst` is as long as `src` and in a segment, into which no reference exists; no other rank uses it
+        // meanwhile.
+        unsafe { libc::memcpy(black_box(dst).cast(), black_box(src.as_ptr()).cast(), src.len()) };
+    }
+}
+
+/// Copies from `src` to `dst`, `times` times.
+#[inline(never)]
+pub fn copy_in(job: &Job, dst: &mut [u8], src: GlobalPtr<u8>, times: usize) {
+    let src = raw(job, src, dst.len());
+    for _ in 0..times {
+        // SAFETY: as for `copy_out`, in the other direction.
+        unsafe { libc::memcpy(black_box(dst.as_mut_ptr()).cast(), black_box(src).cast(), dst.len()) };
+    }
+}
+
+/// The address of `len` bytes, all of which lie in one segment.
+fn raw(job: &Job, p: GlobalPtr<u8>, len: usize) -> *mut u8 {
+    // SAFETY: only looked up here; who uses the address says why it may.
+    let ends = unsafe { (p.as_raw(job), p.add(len - 1).as_raw(job)) };
+    ends.0.filter(|_| ends.1.is_some()).expect("a place on this node")
+}
