@@ -136,7 +136,9 @@ impl Places {
     #[inline(never)]
     pub fn get(&self) -> u64 {
         // SAFETY: as for `put`.
-        self.targets.iter().fold(0, |sum: u64, &target| sum.wrapping_add(unsafe { self.locate(target).read_volatile() }))
+        self.targets
+            .iter()
+            .fold(0, |sum: u64, &target| sum.wrapping_add(unsafe { self.locate(target).read_volatile() }))
     }
 
     #[inline(always)]

@@ -1,14 +1,422 @@
-//! scratch
-#[derive(clap::Subcommand)]
+//! `partage bench`: every figure beside its floor, which is the same thing done by hand in the same run.
+//!
+//! * [`FIGURES`]: what is measured, on how many ranks, and what it may be.
+//! * [`ranks`]: the measurements, as the ranks of a job do them; [`floor`]: the same by hand.
+//! * [`measure`]: which rounds count, and what is made of them.
+//!
+//! The driver launches this program again for each figure, as the ranks of a job; rank 0 leaves its result in a file. It
+//! does not judge: a figure over its limit is shown as such and is no error.
+
+mod floor;
+mod measure;
+mod ranks;
+
+use clap::{Args, Subcommand};
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use measure::Measured;
+use partage_boot::Spec;
+use partage_conduit::topology;
+use ranks::Bench;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What `bench` measures.
+#[derive(Subcommand)]
 pub enum What {
-    /// scratch
-    Micro,
+    /// Puts, gets, barriers, waiting, starting: small things, each beside the same by hand
+    Micro(Options),
 }
-#[derive(clap::Args)]
-pub struct RankOptions {}
-pub fn bench(_: What) -> i32 {
+
+/// What `bench micro` takes.
+#[derive(Args)]
+pub struct Options {
+    /// Print one JSON object per figure, and nothing else
+    #[arg(long)]
+    json: bool,
+    /// Measure these figures only. One is measured only if it is named here: `cold_build`, which compiles the library
+    /// from its sources with cargo
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Rounds that count; figures whose rounds take long have fewer
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+}
+
+/// What `bench-rank` takes.
+#[derive(Args)]
+pub struct RankOptions {
+    /// The figure, or a helper: `empty`, `embedded`, `hog`
+    name: String,
+    /// Rounds that count
+    #[arg(default_value_t = 1)]
+    rounds: usize,
+    /// Where the result goes
+    #[arg(default_value = "/dev/null")]
+    out: PathBuf,
+}
+
+use Limit::{Ratio, Value};
+use Mapping::{OwnCores, Procs, Threads};
+
+/// All figures, in the order in which they are measured.
+const FIGURES: [Figure; 26] = [
+    job("put_8", 2, Procs, "ns", Ratio(1.5), ranks::put_8),
+    job("get_8", 2, Procs, "ns", Ratio(1.5), ranks::get_8),
+    job("put_64k", 2, Procs, "us", Ratio(1.05), ranks::put::<{ 64 << 10 }>),
+    job("put_1m", 2, Procs, "us", Ratio(1.05), ranks::put::<{ 1 << 20 }>),
+    job("get_1m", 2, Procs, "us", Ratio(1.05), ranks::get::<{ 1 << 20 }>),
+    job("barrier_2", 2, Procs, "ns", Ratio(1.5), ranks::barrier_of_two),
+    job("barrier_2_threads", 2, Threads, "ns", Ratio(1.5), ranks::barrier_of_two),
+    job("barrier_4", 4, Procs, "us", Ratio(1.3), ranks::barrier_of_many),
+    job("barrier_4_threads", 4, Threads, "us", Ratio(1.3), ranks::barrier_of_many),
+    job("barrier_8", 8, Procs, "us", Ratio(1.3), ranks::barrier_of_many),
+    job("barrier_8_threads", 8, Threads, "us", Ratio(1.3), ranks::barrier_of_many),
+    job("barrier_16", 16, Procs, "us", Ratio(1.3), ranks::barrier_of_many),
+    job("barrier_16_threads", 16, Threads, "us", Ratio(1.3), ranks::barrier_of_many),
+    job("barrier_4_cores", 4, OwnCores, "us", Limit::None, ranks::barrier_on_cores),
+    job("barrier_8_cores", 8, OwnCores, "us", Limit::None, ranks::barrier_on_cores),
+    job("barrier_16_cores", 16, OwnCores, "us", Limit::None, ranks::barrier_on_cores),
+    job("handoff_parked", 2, Procs, "us", Ratio(1.3), ranks::handoff_parked),
+    job("compute_beside_waiters", 16, Procs, "ms", Ratio(1.15), ranks::compute_beside_waiters).most(9),
+    job("compute_beside_waiters_threads", 16, Threads, "ms", Ratio(1.15), ranks::compute_beside_waiters).most(9),
+    job("handoff_beside_hog", 2, Procs, "us", Ratio(10.0), ranks::handoff_beside_hog).most(9),
+    job("idle_cpu_16", 16, Procs, "%", Value(1.0), ranks::idle_cpu).most(3),
+    job("idle_memory", 16, Procs, "MiB", Value(1.0), ranks::idle_memory).most(3),
+    driver("start_16", Value(0.2), start_16),
+    driver("start_16_threads", Value(0.010), |out| embedded(out).map(|(inside, _)| inside)),
+    driver("start_16_threads_program", Limit::None, |out| embedded(out).map(|(_, whole)| whole)),
+    driver(COLD_BUILD, Value(60.0), cold_build).most(1),
+];
+
+const COLD_BUILD: &str = "cold_build";
+/// No measurement takes this long, unless something hangs.
+const TIMEOUT: Duration = Duration::from_secs(180);
+
+struct Figure {
+    name: &'static str,
+    unit: &'static str,
+    limit: Limit,
+    /// Never more rounds than this.
+    most: usize,
+    how: How,
+}
+
+#[derive(Clone, Copy)]
+enum Limit {
+    /// On the ratio to the floor.
+    Ratio(f64),
+    /// On the value.
+    Value(f64),
+    None,
+}
+
+#[derive(Clone, Copy)]
+enum How {
+    /// By a job whose ranks are bound to cores, round robin.
+    Job { ranks: usize, mapping: Mapping, what: fn(&Bench) -> Measured },
+    /// By the driver: the seconds of one round. The path is that of a file it may use.
+    Driver(fn(&Path) -> Result<f64, String>),
+}
+
+/// What the ranks are and where they run.
+#[derive(Clone, Copy, PartialEq)]
+enum Mapping {
+    /// Processes on two cores, however many the machine has.
+    Procs,
+    /// Threads of one process, on two cores.
+    Threads,
+    /// Processes with a core each; left out where there are fewer cores. (GASNet-EX takes 1.8 to 2.2 µs for a barrier of
+    /// 16 on a machine of our acquaintance; that is no limit for another machine.)
+    OwnCores,
+}
+
+const fn job(
+    name: &'static str,
+    ranks: usize,
+    mapping: Mapping,
+    unit: &'static str,
+    limit: Limit,
+    what: fn(&Bench) -> Measured,
+) -> Figure {
+    Figure { name, unit, limit, most: usize::MAX, how: How::Job { ranks, mapping, what } }
+}
+
+const fn driver(name: &'static str, limit: Limit, what: fn(&Path) -> Result<f64, String>) -> Figure {
+    Figure { name, unit: "s", limit, most: usize::MAX, how: How::Driver(what) }
+}
+
+/// Measures and prints; 1 if something could not be measured.
+pub fn bench(what: What) -> i32 {
+    let What::Micro(options) = what;
+    let cores = topology::allowed_cores();
+    let figures = match select(&options.only, cores.len()) {
+        Ok(figures) => figures,
+        Err(why) => {
+            eprintln!("partage: {why}");
+            return 2;
+        }
+    };
+    let bar = ProgressBar::new(figures.len() as u64);
+    bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template"));
+    let (mut results, mut code) = (vec![], 0);
+    for figure in figures {
+        bar.set_message(figure.name);
+        bar.tick();
+        match figure.measure(options.rounds.into(), &cores) {
+            Ok(m) => {
+                if options.json {
+                    println!("{}", figure.json(&m));
+                }
+                results.push((figure, m));
+            }
+            Err(why) => {
+                bar.suspend(|| eprintln!("partage: {}: {why}", figure.name));
+                code = 1;
+            }
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    if !options.json {
+        println!("{}", table(&results));
+    }
+    eprintln!("{}", summary(&results));
+    code
+}
+
+/// Those that were asked for, or all that this machine can do.
+fn select(only: &[String], cores: usize) -> Result<Vec<&'static Figure>, String> {
+    if cores < 2 {
+        return Err("the benchmark needs two cores".into());
+    }
+    let fits = |f: &Figure| match f.how {
+        How::Job { ranks, mapping: OwnCores, .. } => ranks <= cores,
+        _ => f.name != COLD_BUILD,
+    };
+    if only.is_empty() {
+        return Ok(FIGURES.iter().filter(|f| fits(f)).collect());
+    }
+    let find = |name: &String| FIGURES.iter().find(|f| f.name == name).ok_or_else(|| unknown(name));
+    let found = only.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    match found.iter().find(|f| !fits(f) && f.name != COLD_BUILD) {
+        Some(f) => Err(format!("{} needs more than {cores} cores", f.name)),
+        None => Ok(found),
+    }
+}
+
+fn unknown(name: &str) -> String {
+    let names: Vec<&str> = FIGURES.iter().map(|f| f.name).collect();
+    format!("there is no figure {name}; there are {}", names.join(", "))
+}
+
+impl Figure {
+    const fn most(mut self, rounds: usize) -> Figure {
+        self.most = rounds;
+        self
+    }
+
+    fn measure(&self, rounds: usize, cores: &[usize]) -> Result<Measured, String> {
+        let rounds = rounds.min(self.most);
+        let out = std::env::temp_dir().join(format!("partage-bench-{}", std::process::id()));
+        let result = match self.how {
+            How::Driver(what) => (0..rounds).map(|_| what(&out)).collect::<Result<_, _>>().map(Measured::absolute),
+            How::Job { ranks, mapping, .. } => {
+                let mut spec = this_program(ranks, &[self.name, &rounds.to_string()])?;
+                spec.args.push((&out).into());
+                spec.procs = if mapping == Threads { 1 } else { ranks };
+                spec.env.push(("PARTAGE_BIND".into(), "core".into()));
+                // The ranks inherit it.
+                topology::allow(&cores[..if mapping == OwnCores { cores.len() } else { 2 }]);
+                let ended = launch(&spec);
+                topology::allow(cores);
+                ended.and_then(|()| read(&out)).and_then(|line| line.parse())
+            }
+        };
+        let _ = std::fs::remove_file(&out);
+        result
+    }
+
+    fn within(&self, m: &Measured) -> Option<bool> {
+        match self.limit {
+            Limit::Ratio(limit) => Some(m.ratio? <= limit),
+            Limit::Value(limit) => Some(m.value <= limit),
+            Limit::None => None,
+        }
+    }
+
+    fn json(&self, m: &Measured) -> String {
+        let number = |x: Option<f64>| x.filter(|x| x.is_finite()).map_or("null".into(), digits);
+        let (value, floor, ratio) = (number(Some(m.value)), number(m.floor), number(m.ratio));
+        let (name, unit) = (self.name, self.unit);
+        format!(r#"{{"name":"{name}","value":{value},"unit":"{unit}","floor":{floor},"ratio":{ratio}}}"#)
+    }
+}
+
+fn table(results: &[(&Figure, Measured)]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_BORDERS_ONLY);
+    table.set_header(["figure", "value", "unit", "floor", "ratio", "limit", "", "rounds"]);
+    for (figure, m) in results {
+        let some = |x: Option<f64>| x.map_or("–".into(), digits);
+        let limit = match figure.limit {
+            Limit::Ratio(x) => format!("{x} ×"),
+            Limit::Value(x) => format!("{x} {}", figure.unit),
+            Limit::None => "–".into(),
+        };
+        let verdict = figure.within(m).map_or("", |ok| if ok { "ok" } else { "over" });
+        let rounds = match (m.kept, m.discarded) {
+            (kept, 0) => kept.to_string(),
+            (0, _) => "unsteady".into(),
+            (kept, discarded) => format!("{kept} (-{discarded})"),
+        };
+        let (value, floor, ratio) = (digits(m.value), some(m.floor), some(m.ratio));
+        table.add_row([figure.name, &value, figure.unit, &floor, &ratio, &limit, verdict, &rounds]);
+    }
+    for column in [1, 3, 4, 5] {
+        table.column_mut(column).into_iter().for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    }
+    table
+}
+
+fn summary(results: &[(&Figure, Measured)]) -> String {
+    let sum = |what: fn(&Measured) -> usize| results.iter().map(|(_, m)| what(m)).sum::<usize>();
+    let (kept, discarded) = (sum(|m| m.kept), sum(|m| m.discarded));
+    let mut text = format!("{kept} rounds count, {discarded} were discarded because the machine changed in them");
+    if let Some(ns) = measure::median(results.iter().filter_map(|(_, m)| m.handoff).collect()) {
+        text += &format!("; a cache line takes {} ns from core to core", digits(ns));
+    }
+    text
+}
+
+/// Four significant digits.
+fn digits(x: f64) -> String {
+    let whole = if x == 0.0 || !x.is_finite() { 0.0 } else { x.abs().log10().floor() };
+    let decimals = (3.0 - whole).max(0.0) as usize;
+    let text = format!("{x:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
+}
+
+/// This program as a job of `bench-rank`s.
+fn this_program(ranks: usize, args: &[&str]) -> Result<Spec, String> {
+    let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+    let mut spec = Spec::new(program, ranks);
+    spec.args = ["bench-rank"].iter().chain(args).map(Into::into).collect();
+    spec.timeout = Some(TIMEOUT);
+    Ok(spec)
+}
+
+fn launch(spec: &Spec) -> Result<(), String> {
+    match partage::launcher::launch(spec) {
+        Ok(ended) if ended.code == 0 => Ok(()),
+        Ok(ended) => Err(format!("the job ended with code {}", ended.code)),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+fn read(file: &Path) -> Result<String, String> {
+    std::fs::read_to_string(file).map_err(|e| format!("no result: {e}"))
+}
+
+/// A job of 16 processes that do nothing, from the launch to its end.
+fn start_16(_: &Path) -> Result<f64, String> {
+    let spec = this_program(16, &["empty"])?;
+    let start = Instant::now();
+    launch(&spec)?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// A program that starts a job of 16 threads that do nothing: the seconds of that call, and of the whole program.
+fn embedded(out: &Path) -> Result<(f64, f64), String> {
+    let spec = this_program(1, &["embedded", "1"])?;
+    let mut command = Command::new(&spec.program);
+    command.args(&spec.args).arg(out);
+    let start = Instant::now();
+    let status = command.status().map_err(|e| e.to_string())?;
+    let whole = start.elapsed().as_secs_f64();
+    if !status.success() {
+        return Err(format!("the program ended with {status}"));
+    }
+    let inside: Measured = read(out)?.parse()?;
+    Ok((inside.value, whole))
+}
+
+/// The library and all that it needs, compiled from nothing.
+fn cold_build(scratch: &Path) -> Result<f64, String> {
+    let target = scratch.with_extension("target");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(sources).args(["build", "--release", "--package", "partage", "--target-dir"]).arg(&target);
+    let start = Instant::now();
+    let output = cargo.stdin(Stdio::null()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
+    let time = start.elapsed().as_secs_f64();
+    let _ = std::fs::remove_dir_all(&target);
+    match output.status.success() {
+        true => Ok(time),
+        false => Err(format!("cargo failed: {}", String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+/// What a process that the driver has started does.
+pub fn rank(options: RankOptions) -> i32 {
+    let out = &options.out;
+    let leave = |m: Measured| std::fs::write(out, m.line()).map_err(|e| format!("{}: {e}", out.display()));
+    match options.name.as_str() {
+        "hog" => ranks::hog(),
+        "empty" => partage::run(|_| ()),
+        "embedded" => {
+            let start = Instant::now();
+            let ended = partage::Launch::new().ranks(16).run(|_| ()).map_err(|e| e.to_string());
+            let time = start.elapsed().as_secs_f64();
+            if let Err(e) = ended.and_then(|_| leave(Measured::absolute(vec![time]))) {
+                eprintln!("partage: {e}");
+                return 1;
+            }
+        }
+        name => {
+            let figure = FIGURES.iter().find(|f| f.name == name);
+            let Some(How::Job { what, .. }) = figure.map(|f| f.how) else {
+                eprintln!("partage: {}", unknown(name));
+                return 2;
+            };
+            partage::run(|job| -> Result<(), String> {
+                let result = what(&Bench::new(job, options.rounds).map_err(|e| e.to_string())?);
+                if job.rank() == partage::team::Rank(0) {
+                    leave(result)?;
+                }
+                Ok(())
+            });
+        }
+    }
     0
 }
-pub fn rank(_: RankOptions) -> i32 {
-    0
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_can_be_chosen() {
+        let names = |only: &[&str], cores| {
+            let only: Vec<String> = only.iter().map(|n| n.to_string()).collect();
+            select(&only, cores).map(|f| f.iter().map(|f| f.name).collect::<Vec<_>>())
+        };
+        let all = names(&[], 2).unwrap();
+        assert!(all.contains(&"put_8") && !all.contains(&COLD_BUILD) && !all.contains(&"barrier_4_cores"));
+        assert!(names(&[], 8).unwrap().contains(&"barrier_8_cores"));
+        assert_eq!(names(&[COLD_BUILD, "put_8"], 2).unwrap(), [COLD_BUILD, "put_8"]);
+        assert!(names(&["barrier_4_cores"], 2).is_err() && names(&["put_9"], 2).is_err() && names(&[], 1).is_err());
+    }
+
+    #[test]
+    fn figures_are_printed_in_four_digits() {
+        let text = [0.0, 0.0031416, 1.0, 9.99996, 74.25, 12345.6].map(digits);
+        assert_eq!(text, ["0", "0.003142", "1", "10", "74.25", "12346"]);
+        let m = Measured { floor: Some(2.0), ratio: Some(1.5), ..Measured::absolute(vec![3.0]) };
+        assert_eq!(FIGURES[0].json(&m), r#"{"name":"put_8","value":3,"unit":"ns","floor":2,"ratio":1.5}"#);
+        assert_eq!(FIGURES[0].within(&m), Some(true));
+        let m = Measured::absolute(vec![3.0]);
+        assert_eq!(FIGURES[0].json(&m), r#"{"name":"put_8","value":3,"unit":"ns","floor":null,"ratio":null}"#);
+    }
 }

@@ -13,9 +13,9 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 /// Round trips of one look at the hand-off, and looks of which the median is taken.
-const PINGS: (u64, usize) = (500, 7);
+const PINGS: (u64, usize) = (300, 9);
 /// How long barriers are repeated for one sample.
-const WINDOW_NS: u64 = 20_000_000;
+const WINDOW_NS: u64 = 5_000_000;
 /// The same where a foreign load takes turns with the ranks, in slices of milliseconds.
 const LONG_WINDOW_NS: u64 = 200_000_000;
 /// Barriers between two looks at the clock.
@@ -152,7 +152,7 @@ pub fn put_8(b: &Bench) -> Measured {
     fn put(job: &Job, targets: &[GlobalPtr<u64>], value: u64) {
         targets.iter().for_each(|p| p.put(job, value));
     }
-    const TIMES: u64 = 400;
+    const TIMES: u64 = 200;
     let (targets, by_hand) = places(b);
     b.compare(
         || b.timed(PLACES * TIMES as usize, || (0..TIMES).for_each(|i| put(b.job, &targets, i))),
@@ -166,11 +166,11 @@ pub fn get_8(b: &Bench) -> Measured {
     fn get(job: &Job, targets: &[GlobalPtr<u64>]) -> u64 {
         targets.iter().fold(0, |sum: u64, p| sum.wrapping_add(p.get(job)))
     }
-    const TIMES: usize = 400;
+    const TIMES: usize = 200;
     let (targets, by_hand) = places(b);
     b.compare(
-        || b.timed(PLACES * TIMES, || (0..TIMES).for_each(|_| drop(black_box(get(b.job, &targets))))),
-        || b.timed(PLACES * TIMES, || (0..TIMES).for_each(|_| drop(black_box(by_hand.get())))),
+        || b.timed(PLACES * TIMES, || (0..TIMES).for_each(|_| _ = black_box(get(b.job, &targets)))),
+        || b.timed(PLACES * TIMES, || (0..TIMES).for_each(|_| _ = black_box(by_hand.get()))),
     )
 }
 
@@ -196,7 +196,7 @@ pub fn get<const LEN: usize>(b: &Bench) -> Measured {
 /// Private memory, a block of the other rank, and how often a sample copies it.
 fn buffers(b: &Bench, len: usize) -> (Vec<u8>, GlobalPtr<u8>, usize) {
     let block = b.job.alloc_all::<u8>(len).expect("a block");
-    (vec![1; len], block.on(b.job.neighbor(1)), (128 << 20) / len)
+    (vec![1; len], block.on(b.job.neighbor(1)), (32 << 20) / len)
 }
 
 /// A barrier of two, each on its core, in nanoseconds.
@@ -360,7 +360,7 @@ pub fn idle_memory(b: &Bench) -> Measured {
         let of = |pid: u64| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
             let kib = |key| text.lines().find_map(|l| l.strip_prefix(key)?.trim().strip_suffix(" kB")?.parse().ok());
-            let [anon, shared] = ["Pss_Anon:", "Pss_Shmem:"].map(|key| kib(key).unwrap_or(f64::NAN));
+            let [anon, shared] = ["Pss_Anon:", "Pss_Shmem:"].map(|key| kib(key).unwrap_or(f64::INFINITY));
             (anon + shared) / 1024.0
         };
         b.board.of[..b.job.size()].iter().map(|pid| of(pid.0.load(Relaxed))).fold(0.0, f64::max)

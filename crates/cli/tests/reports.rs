@@ -1,0 +1,116 @@
+//! Where the ranks are: asked for, after a time, at the end of all time. And what `partage` shows about itself.
+
+mod common;
+
+use common::*;
+use std::time::Duration;
+
+#[test]
+fn ranks() {
+    let Ok(case) = std::env::var("CASE") else { return };
+    partage::run(|job| {
+        if job.rank().0 == 3 {
+            let time = if case == "late" { Duration::from_secs(3) } else { Duration::from_secs(60) };
+            std::thread::sleep(time);
+        }
+        job.barrier(); // @barrier
+    });
+}
+
+fn is_report(text: &str) -> bool {
+    text.contains("partage: where the 4 ranks are (3 waiting):\n")
+        && text.contains(&format!("\n  ranks 0-2  waiting in barrier at {}", at!("barrier")))
+        && text.contains("\n  rank 3     computing\n")
+}
+
+#[test]
+fn a_job_that_hangs_for_a_while() {
+    for mapping in EVERY {
+        let start = match mapping {
+            Threads => job(mapping, "late"),
+            Processes => run(&["-n", "4", "--hang-after", "1"]).arg(this_program()).args(RANKS).env("CASE", "late"),
+            Hybrid => run(&["-n", "4", "--procs", "2", "--hang-after", "1"])
+                .arg(this_program())
+                .args(RANKS)
+                .env("CASE", "late"),
+        };
+        let running = start.env("PARTAGE_HANG_AFTER", "1").start();
+        running.err_says(is_report);
+        let after = running.begun.elapsed();
+        assert!(after > Duration::from_secs(1) && after < Duration::from_secs(3), "after {after:?}");
+        let ended = running.wait();
+        assert_eq!(ended.code, 0);
+        assert_eq!(ended.err.matches("where the 4 ranks are").count(), 1, "{}", ended.err);
+    }
+}
+
+#[test]
+fn a_report_on_demand() {
+    for mapping in EVERY {
+        let running = job(mapping, "hang").start();
+        // A signal before the job has begun would end a program without a launcher.
+        if mapping == Threads {
+            waits_for_signals(running.pid());
+        }
+        running.report_says(is_report);
+        // The job goes on.
+        running.report_says(is_report);
+        running.signal(libc::SIGTERM);
+        assert_eq!(running.wait().code, 143);
+    }
+}
+
+/// Waits until the process catches SIGQUIT.
+fn waits_for_signals(pid: i32) {
+    let caught = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap() >> (libc::SIGQUIT - 1) & 1 == 1
+    };
+    while !caught() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_time_limit() {
+    for mapping in EVERY {
+        let start = match mapping {
+            Threads => job(mapping, "hang").env("PARTAGE_TIMEOUT", "1"),
+            Processes => run(&["-n", "4", "--timeout", "1"]).arg(this_program()).args(RANKS).env("CASE", "hang"),
+            Hybrid => run(&["-n", "4", "--procs", "2", "--timeout", "1"])
+                .arg(this_program())
+                .args(RANKS)
+                .env("CASE", "hang"),
+        };
+        let ended = start.end();
+        assert!(ended.took > Duration::from_secs(1) && ended.took < Duration::from_secs(1) + SOON);
+        ended.failed(124, &["did not end within 1 s"]);
+        assert!(is_report(&ended.err), "{}", ended.err);
+    }
+}
+
+#[test]
+fn a_program_that_says_nothing() {
+    let ended = run(&["-n", "2", "--timeout", "1", "sleep", "60"]).end();
+    ended.failed(124, &["did not end within 1 s"]);
+    assert!(ended.err.contains("ranks 0-1  starting"), "{}", ended.err);
+}
+
+#[test]
+fn info() {
+    let ended = program(partage()).arg("info").env("PARTAGE_HANG_AFTER", "17").end();
+    let out = ended.succeeded();
+    for setting in partage::settings::all() {
+        assert!(out.contains(setting.name), "{} is not in {out}", setting.name);
+    }
+    let given = out.lines().find(|line| line.contains("PARTAGE_HANG_AFTER")).unwrap();
+    assert!(given.contains("17") && given.contains("environment"), "{given}");
+}
+
+#[test]
+fn demo() {
+    let ended = program(partage()).args(["demo", "-n", "3", "--size", "32", "--steps", "20"]).end();
+    assert_eq!(ended.code, 0, "{ended:#?}");
+    assert_eq!(ended.out.matches("equal to the last bit").count(), 3, "{}", ended.out);
+}
