@@ -95,8 +95,8 @@ impl Bell {
     #[cold]
     #[inline(never)]
     fn wake(&self) {
-        // The swap makes one of several ringers enter the kernel.
-        if self.0.word().swap(0, Relaxed) != 0 {
+        // One of several ringers enters the kernel.
+        if self.0.word().compare_exchange(1, 0, Relaxed, Relaxed).is_ok() {
             self.0.wake();
         }
     }

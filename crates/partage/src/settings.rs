@@ -17,7 +17,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 12] = [
+const TABLE: [(&str, &str, &str); 13] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -25,6 +25,7 @@ const TABLE: [(&str, &str, &str); 12] = [
     ("PARTAGE_HUGE", "auto", "huge pages for segments: auto (where they can be had) or never"),
     ("PARTAGE_BIND", "none", "core: bind each rank to one core; `partage run --bind` sets it"),
     ("PARTAGE_WAIT", "auto", "waiting: auto, own (ranks have a core each: spin) or shared (yield)"),
+    ("PARTAGE_RADIX", "auto", "radix of the barrier's tree where ranks have a core each: auto, or 2 and more"),
     ("PARTAGE_HANG_AFTER", "never", "seconds of waiting in one call after which a report says where the ranks are"),
     ("PARTAGE_TIMEOUT", "never", "seconds after which a job without a launcher ends itself, with that report"),
     ("PARTAGE_TEST", "threads", "how partage::test runs ranks: threads, procs, or procs=N processes"),
@@ -63,6 +64,7 @@ pub(crate) struct Settings {
     pub no_huge: bool,
     pub bind: bool,
     pub own_cores: Option<bool>,
+    pub radix: Option<usize>,
     pub hang_after: Option<Duration>,
     pub timeout: Option<Duration>,
     pub test_procs: Option<Option<usize>>,
@@ -107,6 +109,13 @@ impl Settings {
                 Some(Some(n.ok_or_else(|| bad("PARTAGE_TEST", v, "threads, procs or procs=N"))?))
             }
         };
+        let radix = match get("PARTAGE_RADIX").as_deref() {
+            None | Some("auto") => None,
+            Some(v) => {
+                let n = v.parse().ok().filter(|n| *n >= 2);
+                Some(n.ok_or_else(|| bad("PARTAGE_RADIX", v, "auto, or a number from 2"))?)
+            }
+        };
         let boot = one_of("PARTAGE_BOOT", &["detect", "alone", "pmi"])?;
         Ok(Settings {
             ranks: count("PARTAGE_RANKS")?,
@@ -116,6 +125,7 @@ impl Settings {
             no_huge: one_of("PARTAGE_HUGE", &["auto", "never"])? == Some(1),
             bind: one_of("PARTAGE_BIND", &["none", "core"])? == Some(1),
             own_cores: one_of("PARTAGE_WAIT", &["auto", "own", "shared"])?.filter(|&i| i > 0).map(|i| i == 1),
+            radix,
             hang_after: seconds("PARTAGE_HANG_AFTER")?,
             timeout: seconds("PARTAGE_TIMEOUT")?,
             test_procs,

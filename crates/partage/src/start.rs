@@ -224,7 +224,7 @@ impl Launch {
             image: image::identity(),
             host: hostname(),
             cores: settings.own_cores.map(|own| if own { Cores::Own } else { Cores::Shared }),
-            radix: None,
+            radix: settings.radix,
         })
     }
 }

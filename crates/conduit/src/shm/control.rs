@@ -55,7 +55,7 @@ struct BellLine(Bell);
 
 #[repr(C)]
 struct BarrierLines {
-    pairs: [Pair; 2],
+    pair: Pair,
     release: Release,
 }
 
@@ -161,8 +161,8 @@ impl NodePlaces {
 
 impl Places for NodePlaces {
     #[inline(always)]
-    fn pair(&self, parity: usize) -> &Pair {
-        &self.lines().pairs[parity]
+    fn pair(&self) -> &Pair {
+        &self.lines().pair
     }
     #[inline(always)]
     fn slot(&self, r: usize) -> &Slot {

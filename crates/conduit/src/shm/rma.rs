@@ -15,8 +15,12 @@ use bytemuck::Pod;
 pub struct Reach {
     /// Segment base by rank of the job.
     bases: Box<[*mut u8]>,
-    len: u64,
+    /// Bytes from FIRST to the end of a segment; at least [`SMALL`].
+    room: u64,
 }
+
+/// Values up to this size fit into any segment.
+const SMALL: usize = 4096;
 
 // SAFETY: addresses; every access through them goes through the copy routine, which any thread may use.
 unsafe impl Send for Reach {}
@@ -25,16 +29,16 @@ unsafe impl Sync for Reach {}
 
 impl Reach {
     /// # Safety
-    /// Each base is the start of `len` bytes of mapped shared memory into which no reference exists, and they stay
+    /// Each base is a page's address and the start of `len` bytes of mapped shared memory into which no reference exists, and they stay
     /// mapped as long as this value or a clone of it is used.
     pub unsafe fn new(bases: Vec<*mut u8>, len: u64) -> Reach {
-        assert!(len > FIRST);
-        Reach { bases: bases.into(), len }
+        assert!(len >= FIRST + SMALL as u64);
+        Reach { bases: bases.into(), room: len - FIRST }
     }
 
     /// The length of every segment.
     pub fn segment_len(&self) -> u64 {
-        self.len
+        self.room + FIRST
     }
 
     /// The address of `len` bytes there, if all of them lie in the segment of a rank that is mapped here.
@@ -42,18 +46,34 @@ impl Reach {
     pub fn locate(&self, at: At, len: usize) -> Option<*mut u8> {
         let &base = self.bases.get(at.rank as usize)?;
         // One comparison for both ends: offsets below FIRST wrap around.
-        let room = (self.len - FIRST).checked_sub(len as u64)?;
-        if at.offset.wrapping_sub(FIRST) > room {
+        if at.offset.wrapping_sub(FIRST) > self.room.checked_sub(len as u64)? {
             return None;
         }
         // SAFETY: offset + len <= segment length, so the address is inside the mapping.
         Some(unsafe { base.add(at.offset as usize) })
     }
 
+    /// The same for a value, which must also be aligned.
+    #[inline(always)]
+    fn locate_value<T>(&self, at: At) -> Option<*mut u8> {
+        let &base = self.bases.get(at.rank as usize)?;
+        let size = size_of::<T>();
+        let room = if size <= SMALL { self.room - size as u64 } else { self.room.checked_sub(size as u64)? };
+        // One comparison for both ends and for the alignment: bits that must be zero are rotated to the top. FIRST is a
+        // page and segments start at one, so what is aligned from there is aligned in memory.
+        let shift = align_of::<T>().ilog2();
+        const { assert!(align_of::<T>() <= FIRST as usize) };
+        if at.offset.wrapping_sub(FIRST).rotate_right(shift) > room >> shift {
+            return None;
+        }
+        // SAFETY: offset + size <= segment length, so the address is inside the mapping.
+        Some(unsafe { base.add(at.offset as usize) })
+    }
+
     /// Reads a value; `None` if it does not lie in a segment or is not aligned.
     #[inline(always)]
     pub fn get<T: Pod>(&self, at: At) -> Option<T> {
-        let p = self.locate(at, size_of::<T>()).filter(|p| p.cast::<T>().is_aligned())?;
+        let p = self.locate_value::<T>(at)?;
         // SAFETY: aligned, inside a segment, and segments have no references into them (`Reach::new`).
         Some(unsafe { copy::load(p) })
     }
@@ -62,7 +82,7 @@ impl Reach {
     #[inline(always)]
     #[must_use]
     pub fn put<T: Pod>(&self, at: At, value: T) -> Option<()> {
-        let p = self.locate(at, size_of::<T>()).filter(|p| p.cast::<T>().is_aligned())?;
+        let p = self.locate_value::<T>(at)?;
         // SAFETY: as for `get`.
         unsafe { copy::store(p, value) };
         Some(())
@@ -74,7 +94,7 @@ impl Reach {
     }
 
     fn outside(&self, at: At, len: usize) -> Outside {
-        Outside { at, len, ranks: self.bases.len(), segment: self.len }
+        Outside { at, len, ranks: self.bases.len(), segment: self.segment_len() }
     }
 }
 
