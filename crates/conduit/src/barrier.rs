@@ -18,11 +18,8 @@
 //! did before its arrival happens before everything that any rank does after its wait. A counter is reset with a
 //! relaxed store: the next arrival at it comes after the release word, which comes after the reset. Slots and the
 //! release line's other words are plain data under the same edges.
-//! Bells: see [`crate::wait`]. In the tree the fence lies between the release store and the looks at the bells. In a pair
-//! each rank fences and looks at the other's bell when its own wait ends, not when it arrives: until then nobody waits
-//! for it in vain, because either the other comes later and sees the arrival, or it came earlier, and then this wait
-//! ends at once. (Between the halves of a split barrier a sleeper is one that looked, after its fence, while the
-//! arrival was still in the store buffer; it sleeps until this rank's wait, or a tenth of a second.)
+//! Bells: see [`crate::wait`]; the fence lies between the arrival (pair) or the release store (tree) and the look at the
+//! bells.
 
 use crate::record::Site;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*, full_fence};
@@ -152,7 +149,10 @@ pub struct Release {
 }
 
 /// Where a barrier's words live: in a control area, or, in a model, on the heap.
-pub trait Places {
+///
+/// # Safety
+/// The same words at the same addresses as long as the value lives, also when it is moved.
+pub unsafe trait Places {
     /// The line of a pair.
     fn pair(&self) -> &Pair;
     /// Rank r's slot.
@@ -172,10 +172,19 @@ pub struct Barrier<P> {
     me: usize,
     n: usize,
     epoch: Cell<u64>,
+    pair: PairOfMine,
     /// Did my last arrival have details?
     had_details: Cell<bool>,
     /// From my group's counter to the root: index and number of arrivals expected there.
     path: Vec<(u32, u32)>,
+}
+
+/// What the hot path of two ranks touches, found once: my word, the other's, the other's bell.
+#[derive(Debug)]
+struct PairOfMine {
+    mine: *const AtomicU64,
+    other: *const AtomicU64,
+    bell: *const Bell,
 }
 
 /// A promise to wait: what `arrive` returns.
@@ -207,7 +216,10 @@ impl<P: Places> Barrier<P> {
             let groups = members.div_ceil(radix);
             (first, members) = (first + groups, groups);
         }
-        Barrier { places, me, n, epoch: Cell::new(0), had_details: Cell::new(false), path }
+        let (a, b) = (me % 2, (me + 1) % 2);
+        let words = &places.pair().0;
+        let pair = PairOfMine { mine: &words[a], other: &words[b], bell: places.bell(if n == 2 { b } else { me }) };
+        Barrier { places, me, n, epoch: Cell::new(0), pair, had_details: Cell::new(false), path }
     }
 
     /// Announces this rank's arrival. Arrive and [`wait`](Self::wait) alternate.
@@ -250,12 +262,7 @@ impl<P: Places> Barrier<P> {
         })?;
         Ok(match self.n {
             1 => Verdict::Agreed { aux: arrived.aux, tag: arrived.tag },
-            2 => {
-                // The other may have gone to sleep before it saw my arrival. Looking only now costs nothing: before, the
-                // fence would have waited for the line.
-                self.places.bell(1 - self.me).ring();
-                self.verdict_of_pair(&arrived)
-            }
+            2 => self.verdict_of_pair(&arrived),
             _ => self.verdict_of_tree(),
         })
     }
@@ -265,21 +272,30 @@ impl<P: Places> Barrier<P> {
         let details = self.write_details(a);
         let before = self.had_details.replace(details);
         let word = a.epoch << 2 | u64::from(details) << 1 | u64::from(before);
-        self.places.pair().0[self.me].store(word, Release);
+        // SAFETY: addresses of places, which `self` owns and which stay where they are (`Places`).
+        let (mine, bell) = unsafe { (&*self.pair.mine, &*self.pair.bell) };
+        mine.store(word, Release);
+        bell.ring();
     }
 
     #[inline(always)]
     fn other(&self) -> &AtomicU64 {
-        &self.places.pair().0[1 - self.me]
+        // SAFETY: as in `arrive_pair`.
+        unsafe { &*self.pair.other }
     }
 
     #[inline(always)]
     fn verdict_of_pair(&self, a: &Arrived) -> Verdict {
         let word = self.other().load(Relaxed);
         let theirs = if word >> 2 == a.epoch { word & 2 } else { word & 1 } != 0;
-        if !theirs && a.is_bare() {
-            return Verdict::Agreed { aux: u64::MAX, tag: Tag::Plain };
+        if theirs || !a.is_bare() {
+            return self.compare_pair(a);
         }
+        Verdict::Agreed { aux: u64::MAX, tag: Tag::Plain }
+    }
+
+    #[inline(never)]
+    fn compare_pair(&self, a: &Arrived) -> Verdict {
         let (tag, aux) = self.details(1 - self.me, a.epoch);
         if a.tag.agrees(tag) {
             let agreed = if a.tag == Tag::Plain { tag } else { a.tag };
@@ -314,7 +330,7 @@ impl<P: Places> Barrier<P> {
         }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn arrive_tree(&self, a: &Arrived) {
         let mut tagged = self.write_details(a);
         for &(index, expected) in &self.path {
@@ -330,7 +346,6 @@ impl<P: Places> Barrier<P> {
     }
 
     /// Run by the last to arrive.
-    #[inline(always)]
     fn release(&self, epoch: u64, tagged: bool) {
         let release = self.places.release();
         let bad = tagged && self.compare(epoch);
@@ -361,7 +376,7 @@ impl<P: Places> Barrier<P> {
         odd.is_some()
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn verdict_of_tree(&self) -> Verdict {
         let release = self.places.release();
         let word = release.word.load(Relaxed);
@@ -410,7 +425,8 @@ mod testing {
         }
     }
 
-    impl Places for &Heap {
+    // SAFETY: a borrowed heap does not move.
+    unsafe impl Places for &Heap {
         fn pair(&self) -> &Pair {
             &self.pair
         }

@@ -165,13 +165,7 @@ impl<'m> Waiter<'m> {
 
     #[inline(always)]
     fn spin(&self, look: &mut impl FnMut() -> Step) -> Step {
-        // The first looks come without a pause: a pause costs as much as a cache line's way.
-        for _ in 0..4 * ROUND {
-            match look() {
-                Step::Idle => {}
-                found => return found,
-            }
-        }
+        // A pause between looks lets whoever writes the line keep it until it is done with it.
         let start = now_ns();
         loop {
             for _ in 0..ROUND {

@@ -127,8 +127,8 @@ enum Mapping {
     Procs,
     /// Threads of one process, on two cores.
     Threads,
-    /// Processes with a core each; left out where there are fewer cores. (GASNet-EX takes 1.8 to 2.2 µs for a barrier of
-    /// 16 on a machine of our acquaintance; that is no limit for another machine.)
+    /// Processes with a core each; left out where there are fewer cores. No limit: machines differ. (GASNet-EX was seen
+    /// to take 1.8 to 2.2 µs for a barrier of 16.)
     OwnCores,
 }
 
@@ -160,7 +160,7 @@ pub fn bench(what: What) -> i32 {
     };
     let bar = ProgressBar::new(figures.len() as u64);
     bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template"));
-    let (mut results, mut code) = (vec![], 0);
+    let (mut results, mut code, before) = (vec![], 0, ticks());
     for figure in figures {
         bar.set_message(figure.name);
         bar.tick();
@@ -183,6 +183,12 @@ pub fn bench(what: What) -> i32 {
         println!("{}", table(&results));
     }
     eprintln!("{}", summary(&results));
+    if let Some(((all, others), (all_now, others_now))) = before.zip(ticks())
+        && 30 * (others_now - others) > all_now - all
+    {
+        let percent = 100 * (others_now - others) / (all_now - all);
+        eprintln!("others used {percent} % of the cores meanwhile: measure again when they do not");
+    }
     code
 }
 
@@ -288,6 +294,18 @@ fn summary(results: &[(&Figure, Measured)]) -> String {
         text += &format!("; a cache line takes {} ns from core to core", digits(ns));
     }
     text
+}
+
+/// Ticks of all cores so far, and how many of them others than this process and its ended children have used.
+fn ticks() -> Option<(i64, i64)> {
+    let numbers = |text: &str| text.split_whitespace().map_while(|n| n.parse().ok()).collect::<Vec<i64>>();
+    // User, nice, system, idle, waiting, two kinds of interrupts, stolen.
+    let machine = numbers(std::fs::read_to_string("/proc/stat").ok()?.strip_prefix("cpu ")?);
+    let all: i64 = machine.get(..8)?.iter().sum();
+    let process = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // After the name and the state; the 10th to 13th are user and system time of the process and of its children.
+    let ours: i64 = numbers(process.rsplit_once(") ")?.1.get(1..)?).get(10..14)?.iter().sum();
+    Some((all, all - machine[3] - machine[4] - ours))
 }
 
 /// Four significant digits.

@@ -49,9 +49,9 @@ impl<'j> Bench<'j> {
         self.repeat(round)
     }
 
-    /// Rounds of something that has no floor.
+    /// Rounds of something that has no floor and does not depend on how far cores are from each other.
     fn alone(&self, mut ours: impl FnMut() -> f64) -> Measured {
-        self.repeat(|| (self.sample(&mut ours), None))
+        Measured::absolute((0..self.rounds).map(|_| self.sample(&mut ours)).collect())
     }
 
     fn repeat(&self, mut round: impl FnMut() -> (f64, Option<f64>)) -> Measured {
@@ -219,7 +219,7 @@ pub fn barrier_of_many(b: &Bench) -> Measured {
 
 /// A barrier of several ranks with a core each, in microseconds.
 pub fn barrier_on_cores(b: &Bench) -> Measured {
-    b.alone(|| b.paced(WINDOW_NS, || b.job.barrier()) / 1e3)
+    b.repeat(|| (b.paced(WINDOW_NS, || b.job.barrier()) / 1e3, None))
 }
 
 /// From the arrival of rank 0 to rank 1 running again after 10 ms asleep, in microseconds: the median of several.
@@ -253,7 +253,7 @@ pub fn handoff_parked(b: &Bench) -> Measured {
 
 /// 100 ms of work on rank 0 while all others wait in a barrier, beside the same while they sleep; in milliseconds.
 pub fn compute_beside_waiters(b: &Bench) -> Measured {
-    let trial = |steps| (0..3).map(|_| b.timed(1, || burn(steps))).fold(f64::MAX, f64::min);
+    let trial = |steps| (0..5).map(|_| b.timed(1, || burn(steps))).fold(f64::MAX, f64::min);
     let steps = (4e6 * 1e8 / trial(4_000_000).max(1e5)) as u64;
     let mut turn = 0;
     b.compare(
@@ -276,10 +276,10 @@ pub fn compute_beside_waiters(b: &Bench) -> Measured {
     )
 }
 
+/// A chain of multiplications: nothing but the core's clock and whoever shares the core changes its time.
 #[inline(never)]
 fn burn(steps: u64) {
-    let step = |x: u64, _| black_box(x).wrapping_mul(6364136223846793005).wrapping_add(1);
-    black_box((0..steps).fold(1, step));
+    black_box((0..black_box(steps)).fold(black_box(1), |x: u64, _| x.wrapping_mul(6364136223846793005) ^ steps));
 }
 
 /// A round trip of two barriers while a foreign process computes on rank 0's core, beside the same without it; in

@@ -93,9 +93,8 @@ pub fn run(options: &[&str]) -> Start {
 
 /// Any program.
 pub fn program(path: impl AsRef<OsStr>) -> Start {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
     let mut command = Command::new(path);
-    let marker = format!("JOB_OF_TEST={}-{}.", std::process::id(), COUNT.fetch_add(1, Relaxed));
+    let marker = format!("JOB_OF_TEST={}", unique());
     let (name, value) = marker.split_once('=').unwrap();
     for (name, _) in std::env::vars_os() {
         let foreign = ["PARTAGE_", "PMI", "OMPI_", "SLURM_", "CASE"];
@@ -105,6 +104,12 @@ pub fn program(path: impl AsRef<OsStr>) -> Start {
     }
     command.env(name, value).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
     Start { command, marker }
+}
+
+/// A name that nobody else has.
+pub fn unique() -> String {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed))
 }
 
 impl Start {
@@ -187,6 +192,13 @@ impl Running {
 
     /// Asks the launcher, or a job that has none, for reports until one is so.
     pub fn report_says(&self, enough: impl Fn(&str) -> bool) -> String {
+        // Before it is ready for the signal it would die of it, like any program.
+        while !catches(self.pid(), libc::SIGQUIT) {
+            if self.begun.elapsed() > LIMIT {
+                self.hangs("does not take signals");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         loop {
             let before = self.err().len();
             self.signal(libc::SIGQUIT);
@@ -407,6 +419,13 @@ pub fn kill(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
+/// Has the process a handler for this signal?
+fn catches(pid: i32, signal: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    mask.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 == 1)
+}
+
 fn pids() -> impl Iterator<Item = i32> {
     std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
@@ -445,8 +464,7 @@ pub struct Directory(pub PathBuf);
 
 impl Directory {
     pub fn new(name: &str) -> Directory {
-        let path = std::env::temp_dir().join(format!("partage-test-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
+        let path = std::env::temp_dir().join(format!("partage-test-{name}-{}", unique()));
         std::fs::create_dir_all(&path).unwrap();
         Directory(path)
     }

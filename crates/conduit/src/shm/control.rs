@@ -159,7 +159,8 @@ impl NodePlaces {
     }
 }
 
-impl Places for NodePlaces {
+// SAFETY: all of them are addresses in mapped files that `_areas` keeps mapped.
+unsafe impl Places for NodePlaces {
     #[inline(always)]
     fn pair(&self) -> &Pair {
         &self.lines().pair

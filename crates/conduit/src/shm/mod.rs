@@ -156,7 +156,7 @@ impl Node {
         let hosts = told.iter().map(|h| (text(&h.host), h.pid)).collect();
         let radix = match cores {
             Cores::Shared => 0,
-            Cores::Own => config.radix.unwrap_or(0),
+            Cores::Own => config.radix.unwrap_or(4),
         };
         Ok(Node { file, backing, areas, seats, hosts, mine, own, reach, cores, radix, bind: config.bind })
     }

@@ -17,6 +17,8 @@ pub struct Reach {
     bases: Box<[*mut u8]>,
     /// Bytes from FIRST to the end of a segment; at least [`SMALL`].
     room: u64,
+    /// For values of 1, 2, 4 and 8 bytes: how many of them after FIRST the last one is that fits.
+    last: [u64; 4],
 }
 
 /// Values up to this size fit into any segment.
@@ -33,7 +35,8 @@ impl Reach {
     /// mapped as long as this value or a clone of it is used.
     pub unsafe fn new(bases: Vec<*mut u8>, len: u64) -> Reach {
         assert!(len >= FIRST + SMALL as u64);
-        Reach { bases: bases.into(), room: len - FIRST }
+        let room = len - FIRST;
+        Reach { bases: bases.into(), room, last: [0, 1, 2, 3].map(|shift| (room - (1 << shift)) >> shift) }
     }
 
     /// The length of every segment.
@@ -57,13 +60,16 @@ impl Reach {
     #[inline(always)]
     fn locate_value<T>(&self, at: At) -> Option<*mut u8> {
         let &base = self.bases.get(at.rank as usize)?;
-        let size = size_of::<T>();
-        let room = if size <= SMALL { self.room - size as u64 } else { self.room.checked_sub(size as u64)? };
         // One comparison for both ends and for the alignment: bits that must be zero are rotated to the top. FIRST is a
         // page and segments start at one, so what is aligned from there is aligned in memory.
-        let shift = align_of::<T>().ilog2();
+        let (size, shift) = (size_of::<T>(), align_of::<T>().ilog2());
         const { assert!(align_of::<T>() <= FIRST as usize) };
-        if at.offset.wrapping_sub(FIRST).rotate_right(shift) > room >> shift {
+        let last = match size {
+            1 | 2 | 4 | 8 if size == align_of::<T>() => self.last[shift as usize],
+            0..=SMALL => (self.room - size as u64) >> shift,
+            _ => self.room.checked_sub(size as u64)? >> shift,
+        };
+        if at.offset.wrapping_sub(FIRST).rotate_right(shift) > last {
             return None;
         }
         // SAFETY: offset + size <= segment length, so the address is inside the mapping.

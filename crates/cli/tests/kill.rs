@@ -1,0 +1,177 @@
+//! Random processes of random jobs are killed at random moments: the job ends soon, says who it was, and nothing of it
+//! is left. `KILLS` says how many, `SEED` which, and `WHEN` at which moment only.
+
+mod common;
+
+use common::*;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// A small generator; the ranks draw from it, too.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) as usize % n
+    }
+}
+
+/// What a job does: until it is killed, but for `exit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum When {
+    /// In the first milliseconds.
+    Start,
+    /// While processes find each other.
+    Join,
+    Barrier,
+    Put,
+    Asleep,
+    Mixed,
+    Exit,
+}
+
+const WHEN: [When; 7] = [When::Start, When::Join, When::Barrier, When::Put, When::Asleep, When::Mixed, When::Exit];
+
+#[test]
+fn ranks() {
+    let Ok(case) = std::env::var("CASE") else { return };
+    let seed: u64 = std::env::var("SEED").unwrap().parse().unwrap();
+    partage::run(|job| {
+        let mut random = Random(seed ^ u64::from(job.rank().0) << 32);
+        let block = job.alloc_all::<u64>(64 << 10).unwrap();
+        job.barrier();
+        if job.rank().0 == 0 {
+            job.println("ready");
+        }
+        let row = vec![7u64; 8 << 10];
+        let begun = Instant::now();
+        // The killer is dead itself after this time.
+        while begun.elapsed() < Duration::from_secs(60) {
+            match case.as_str() {
+                "Barrier" | "Start" | "Join" => job.barrier(),
+                "Put" => block.on(job.neighbor(random.below(job.size()) as i64)).put_slice(job, &row),
+                "Asleep" => {
+                    if job.rank().0 == 0 {
+                        std::thread::sleep(Duration::from_secs(60));
+                    }
+                    job.barrier();
+                }
+                "Mixed" => {
+                    for _ in 0..random.below(20) {
+                        let place = block.on(job.neighbor(random.below(16) as i64)).add(random.below(1000));
+                        place.put_slice(job, &row[..random.below(row.len())]);
+                    }
+                    if random.below(4) == 0 {
+                        std::thread::sleep(Duration::from_micros(random.below(2000) as u64));
+                    }
+                    job.barrier();
+                    let some = job.alloc_all::<u64>(100).unwrap();
+                    job.free_all(some);
+                }
+                _ => break,
+            }
+        }
+    });
+}
+
+#[derive(Default, Debug)]
+struct Summary {
+    kills: BTreeMap<When, usize>,
+    of_launchers: usize,
+    after_the_end: usize,
+    slowest: Duration,
+    slowest_orphans: Duration,
+}
+
+#[test]
+fn random_kills() {
+    let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    // Of a rank's environment only.
+    if std::env::var("CASE").is_ok() {
+        return;
+    }
+    let kills = number("KILLS", 30);
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let first = number("SEED", time.as_nanos() as u64 >> 10 & 0xffff_ffff);
+    println!("SEED={first}");
+    let mut summary = Summary::default();
+    for seed in first..first + kills {
+        one_kill(seed, &mut summary);
+        let done = seed - first + 1;
+        if done % 50 == 0 {
+            println!("{done} kills: {summary:?}");
+        }
+    }
+    println!("kills: {kills} of {kills} as they should be: {summary:?}");
+}
+
+fn one_kill(seed: u64, summary: &mut Summary) {
+    let mut random = Random(seed << 16);
+    let ranks = 1 + random.below(16);
+    let procs = 1 + random.below(ranks);
+    let when = WHEN[random.below(WHEN.len())];
+    let wanted = std::env::var("WHEN").ok();
+    let when = wanted.map_or(when, |name| WHEN.into_iter().find(|w| format!("{w:?}") == name).unwrap());
+    let launcher = random.below(8) == 0;
+    let longest = match when {
+        When::Join => 3_000 + 2_000 * procs,
+        When::Asleep => 20_000,
+        _ => 5_000,
+    };
+    let delay = Duration::from_micros(random.below(longest) as u64);
+    let what = format!("SEED={seed}: {ranks} ranks in {procs} processes, {when:?}, after {delay:?}");
+
+    let (n, p) = (ranks.to_string(), procs.to_string());
+    let start = run(&["-n", &n, "--procs", &p]).arg(this_program()).args(RANKS);
+    let running = start.env("CASE", format!("{when:?}")).env("SEED", seed.to_string()).start();
+    if when <= When::Join {
+        while running.begun.elapsed() < delay {
+            std::hint::spin_loop();
+        }
+    } else {
+        running.out_says(|text| text.contains("ready"));
+        std::thread::sleep(delay);
+    }
+
+    let victim = if launcher {
+        Some(running.pid())
+    } else {
+        // At the very start there may be none yet, at the end none any more.
+        loop {
+            let children = running.children();
+            if !children.is_empty() {
+                break Some(children[random.below(children.len())]);
+            }
+            if when == When::Exit || running.begun.elapsed() > SOON {
+                break None;
+            }
+        }
+    };
+    let killed = Instant::now();
+    if let Some(victim) = victim {
+        kill(victim, libc::SIGKILL);
+    }
+    let ended = running.wait_with(if launcher { SOON } else { Duration::ZERO });
+    let took = killed.elapsed();
+    *summary.kills.entry(when).or_default() += 1;
+    if ended.code == 0 && when == When::Exit {
+        assert!(ended.err.is_empty(), "{what}: {ended:#?}");
+        summary.after_the_end += 1;
+        return;
+    }
+    let victim = victim.unwrap_or_else(|| panic!("{what}: there was nobody to kill: {ended:#?}"));
+    assert!(took < SOON, "{what}: the end took {took:?}: {ended:#?}");
+    assert_eq!(ended.code, 137, "{what}: {ended:#?}");
+    if launcher {
+        summary.of_launchers += 1;
+        summary.slowest_orphans = summary.slowest_orphans.max(took);
+        return;
+    }
+    summary.slowest = summary.slowest.max(took);
+    let [line] = ended.said()[..] else { panic!("{what}: {ended:#?}") };
+    let named = line.starts_with("partage: rank") && line.contains(&format!("(pid {victim}) "));
+    assert!(named && line.contains(" killed by SIGKILL"), "{what}: {ended:#?}");
+}
