@@ -17,7 +17,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -26,6 +26,6 @@ impl Random {
 
     /// The next number below n.
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() >> 11) as usize % n
+        (self.draw() >> 11) as usize % n
     }
 }

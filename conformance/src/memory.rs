@@ -150,7 +150,7 @@ fn barriers(job: &Job) {
         match i % 3 {
             0 => job.barrier(),
             1 => job.barrier_with(i),
-            _ if job.rank().0 % 2 == 0 => job.barrier(),
+            _ if job.rank().0.is_multiple_of(2) => job.barrier(),
             _ => job.barrier_with(i),
         }
         for r in job.ranks() {
@@ -291,16 +291,16 @@ fn misuse(job: &Job) {
         assert!(text.starts_with(&format!("{me}: ")) && text.contains(expect), "{what}: {text:?}");
     };
     refused("rank", &format!("put: there is no {beyond} in a job of {}", job.size()), &|| p.on(beyond).put(job, 1));
-    refused("huge rank", "get: there is no rank 1048575", &|| drop(p.on(Rank(u32::MAX)).get(job)));
-    refused("null", "get: the pointer is null", &|| drop(GlobalPtr::<u64>::NULL.get(job)));
+    refused("huge rank", "get: there is no rank 1048575", &|| _ = p.on(Rank(u32::MAX)).get(job));
+    refused("null", "get: the pointer is null", &|| _ = GlobalPtr::<u64>::NULL.get(job));
     refused("below", "put: 8 bytes at offset 0x8", &|| GlobalPtr::<u64>::NULL.add(1).put(job, 1));
-    refused("end", "get: 8 bytes at offset", &|| drop(p.add(1 << 41).get(job)));
-    refused("far", "lie outside its segment", &|| drop(p.add(usize::MAX).get(job)));
+    refused("end", "get: 8 bytes at offset", &|| _ = p.add(1 << 41).get(job));
+    refused("far", "lie outside its segment", &|| _ = p.add(usize::MAX).get(job));
 
     // The last byte of a segment belongs to it, the next one does not; 2^44 bytes of segment there never are.
     let last = GlobalPtr::<u8>::NULL.on(me).add((1 << 44) - 1);
     refused("across the end", "put_slice: 2 bytes at offset", &|| last.put_slice(job, &[1, 2]));
-    refused("alignment", "is not aligned for u64", &|| drop(p.cast::<u8>().add(1).cast::<u64>().get(job)));
+    refused("alignment", "is not aligned for u64", &|| _ = p.cast::<u8>().add(1).cast::<u64>().get(job));
     refused("slice alignment", "is not aligned for u32", &|| {
         p.cast::<u8>().add(2).cast::<u32>().get_slice(job, &mut [0])
     });
@@ -309,7 +309,7 @@ fn misuse(job: &Job) {
         refused("free elsewhere", "its owner frees it", &|| job.free(p.on(job.neighbor(1))));
     }
     refused("free_all", "free_all: no allocation", &|| job.free_all(p));
-    refused("distance", "distance: there is no", &|| drop(job.distance(beyond)));
+    refused("distance", "distance: there is no", &|| _ = job.distance(beyond));
     // A split barrier that is not waited for: the next one says so, and the job goes on.
     let there = job.notify(None);
     refused("unwaited", "comes before the wait of the notify at", &|| job.barrier());

@@ -23,19 +23,19 @@ pub fn traffic(job: &Job, time: Duration, seed: u64) {
         if go_on.get(job) == 0 {
             break;
         }
-        for from in 0..n {
+        for (from, image) in image.iter_mut().enumerate() {
             let mut random = Random::new(seed ^ round << 20 ^ from as u64);
             for _ in 0..8 {
                 let (to, start) = (random.below(n), random.below(STRIPE));
                 let long = if random.below(4) == 0 { STRIPE } else { 64 };
                 let len = random.below(long.min(STRIPE - start) + 1);
                 let bytes: Vec<u8> = (0..len).map(|i| (random.0 >> (i % 57)) as u8 ^ i as u8).collect();
-                random.next();
+                random.draw();
                 if from == me {
                     block.on(Rank(to as u32)).add(me * STRIPE + start).put_slice(job, &bytes);
                 }
                 if to == me {
-                    image[from][start..start + len].copy_from_slice(&bytes);
+                    image[start..start + len].copy_from_slice(&bytes);
                 }
             }
         }

@@ -196,7 +196,8 @@ fn the_launcher_is_killed() {
 #[test]
 fn the_code_of_the_first_failure() {
     let script = r#"[ "$PMI_RANK" = 2 ] && exit 5; sleep 60"#;
-    let ended = run(&["-n", "4", "sh", "-c", script]).end();
+    // What the shells have started is killed with them, but nobody here is its parent and sees it gone.
+    let ended = run(&["-n", "4", "sh", "-c", script]).start().wait_with(SOON);
     let line = ended.failed_soon(5, &["exited with code 5"]);
     assert!(line.starts_with("partage: rank 2 on "), "{line}");
 }

@@ -95,6 +95,15 @@ impl fmt::Display for Tag {
     }
 }
 
+/// How ranks met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Met {
+    /// Nobody came with a tag or a value: there is no more to say.
+    Bare,
+    /// Somebody did: ask for the [`verdict`](Barrier::verdict).
+    WithDetails,
+}
+
 /// What all ranks learn when the last has arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -229,8 +238,8 @@ impl<P: Places> Barrier<P> {
         self.epoch.set(epoch);
         let arrived = Arrived { epoch, tag, aux };
         match self.n {
-            1 => {}
             2 => self.arrive_pair(&arrived),
+            1 => {}
             _ => self.arrive_tree(&arrived),
         }
         arrived
@@ -250,27 +259,51 @@ impl<P: Places> Barrier<P> {
     #[inline(always)]
     pub fn wait(
         &self,
-        arrived: Arrived,
+        arrived: &Arrived,
         waiter: &Waiter<'_>,
-        site: Site,
-        mut progress: impl FnMut() -> bool,
-    ) -> Result<Verdict, Aborted> {
-        waiter.until(site, || match self.test(&arrived) {
+        site: impl Fn() -> Site,
+        progress: impl Fn() -> bool + Copy,
+    ) -> Result<Met, Aborted> {
+        let epoch = arrived.epoch;
+        let step = move |come: bool| match come {
             true => Step::Done,
             false if progress() => Step::Busy,
             false => Step::Idle,
-        })?;
-        Ok(match self.n {
+        };
+        let bare = match self.n {
+            2 => {
+                let other = self.other();
+                waiter.until(site, move || step(other.load(Acquire) >> 2 >= epoch))?;
+                let word = other.load(Relaxed);
+                arrived.is_bare() && word & if word >> 2 == epoch { 2 } else { 1 } == 0
+            }
+            1 => arrived.is_bare(),
+            _ => {
+                let release = &self.places.release().word;
+                waiter.until(site, move || step(release.load(Acquire) >> 2 >= epoch))?;
+                release.load(Relaxed) & 2 == 0
+            }
+        };
+        Ok(if bare { Met::Bare } else { Met::WithDetails })
+    }
+
+    /// What came of a meeting whose wait has ended; before the next arrival.
+    #[inline(never)]
+    pub fn verdict(&self, arrived: &Arrived) -> Verdict {
+        match self.n {
             1 => Verdict::Agreed { aux: arrived.aux, tag: arrived.tag },
-            2 => self.verdict_of_pair(&arrived),
+            2 => self.verdict_of_pair(arrived),
             _ => self.verdict_of_tree(),
-        })
+        }
     }
 
     #[inline(always)]
     fn arrive_pair(&self, a: &Arrived) {
         let details = self.write_details(a);
-        let before = self.had_details.replace(details);
+        let before = self.had_details.get();
+        if before != details {
+            self.had_details.set(details);
+        }
         let word = a.epoch << 2 | u64::from(details) << 1 | u64::from(before);
         // SAFETY: addresses of places, which `self` owns and which stay where they are (`Places`).
         let (mine, bell) = unsafe { (&*self.pair.mine, &*self.pair.bell) };
@@ -284,18 +317,7 @@ impl<P: Places> Barrier<P> {
         unsafe { &*self.pair.other }
     }
 
-    #[inline(always)]
     fn verdict_of_pair(&self, a: &Arrived) -> Verdict {
-        let word = self.other().load(Relaxed);
-        let theirs = if word >> 2 == a.epoch { word & 2 } else { word & 1 } != 0;
-        if theirs || !a.is_bare() {
-            return self.compare_pair(a);
-        }
-        Verdict::Agreed { aux: u64::MAX, tag: Tag::Plain }
-    }
-
-    #[inline(never)]
-    fn compare_pair(&self, a: &Arrived) -> Verdict {
         let (tag, aux) = self.details(1 - self.me, a.epoch);
         if a.tag.agrees(tag) {
             let agreed = if a.tag == Tag::Plain { tag } else { a.tag };
@@ -376,7 +398,6 @@ impl<P: Places> Barrier<P> {
         odd.is_some()
     }
 
-    #[inline(never)]
     fn verdict_of_tree(&self) -> Verdict {
         let release = self.places.release();
         let word = release.word.load(Relaxed);
@@ -425,6 +446,14 @@ mod testing {
         }
     }
 
+    pub fn meet<P: Places>(b: &Barrier<P>, w: &Waiter<'_>, tag: Tag, aux: u64) -> Verdict {
+        let arrived = b.arrive(tag, aux);
+        match b.wait(&arrived, w, || Site::here("barrier"), || false).unwrap() {
+            Met::Bare => Verdict::Agreed { aux: u64::MAX, tag: Tag::Plain },
+            Met::WithDetails => b.verdict(&arrived),
+        }
+    }
+
     // SAFETY: a borrowed heap does not move.
     unsafe impl Places for &Heap {
         fn pair(&self) -> &Pair {
@@ -447,7 +476,8 @@ mod testing {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{testing::Heap, *};
+    use super::testing::{Heap, meet};
+    use super::*;
     use crate::wait::Cores;
     use std::sync::atomic::AtomicUsize;
 
@@ -460,7 +490,7 @@ mod tests {
                 s.spawn(move || {
                     let b = Barrier::new(heap, r, n, radix);
                     let w = Waiter::new(heap.bell(r), &heap.records[r], &heap.abort, Cores::Shared);
-                    body(r, &|tag, aux| b.wait(b.arrive(tag, aux), &w, Site::here("barrier"), || false).unwrap());
+                    body(r, &|tag, aux| meet(&b, &w, tag, aux));
                 });
             }
         });
@@ -550,8 +580,8 @@ mod models {
                 let w = Waiter::new(heap.bell(r), &heap.records[r], &heap.abort, Cores::Own);
                 for i in 1..=rounds {
                     data[r].store(i, Relaxed);
-                    let verdict = b.wait(b.arrive(Tag::Plain, u64::MAX), &w, Site::here("barrier"), || false);
-                    assert_eq!(verdict, Ok(Verdict::Agreed { aux: u64::MAX, tag: Tag::Plain }));
+                    let verdict = super::testing::meet(&b, &w, Tag::Plain, u64::MAX);
+                    assert_eq!(verdict, Verdict::Agreed { aux: u64::MAX, tag: Tag::Plain });
                     for d in data {
                         assert!(d.load(Relaxed) >= i, "the barrier published nothing");
                     }
@@ -603,7 +633,7 @@ mod models {
                 let b = Barrier::new(&*heap, r, 2, 0);
                 let places = &*heap;
                 let w = Waiter::new(places.bell(r), &heap.records[r], &heap.abort, Cores::Own);
-                b.wait(b.arrive(tag, u64::MAX), &w, Site::here("barrier"), || false).unwrap()
+                super::testing::meet(&b, &w, tag, u64::MAX)
             };
             let h = heap.clone();
             let t = loom::thread::spawn(move || side(h, 1, Tag::Exit));

@@ -91,7 +91,7 @@ impl Record {
     }
 
     /// The owner waits there.
-    pub fn waiting(&self, site: Site) {
+    pub fn waiting(&self, site: &Site) {
         self.write(WAITING, format_args!("{site}"));
     }
 
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(r.read(), Some(Doing::Starting));
         r.running();
         assert_eq!(r.read(), Some(Doing::Computing));
-        r.waiting(Site::here("barrier"));
+        r.waiting(&Site::here("barrier"));
         let Some(Doing::Waiting { site, since_ns }) = r.read() else { panic!("{:?}", r.read()) };
         assert!(site.starts_with("barrier at ") && site.contains("record.rs:"), "{site}");
         assert!(since_ns > 0 && since_ns <= now_ns());

@@ -136,12 +136,22 @@ impl<'m> Waiter<'m> {
 
     /// Waits until `look` says [`Step::Done`]. Whoever makes that happen must ring this rank's bell.
     #[inline(always)]
-    pub fn until(&self, site: Site, mut look: impl FnMut() -> Step) -> Result<(), Aborted> {
-        if look() == Step::Done { Ok(()) } else { self.slow(site, &mut look) }
+    pub fn until(&self, site: impl Fn() -> Site, look: impl Fn() -> Step + Copy) -> Result<(), Aborted> {
+        // The first looks are made here, where what comes after them is near; see `spin` for the pause.
+        let looks = if self.cores == Cores::Own && !cfg!(loom) { ROUND } else { 1 };
+        for _ in 0..looks {
+            match look() {
+                Step::Done => return Ok(()),
+                Step::Busy => break,
+                Step::Idle => std::hint::spin_loop(),
+            }
+        }
+        // A copy goes there, so that the one used here can stay in registers.
+        self.slow(&site, &{ look })
     }
 
     #[inline(never)]
-    fn slow(&self, site: Site, look: &mut impl FnMut() -> Step) -> Result<(), Aborted> {
+    fn slow(&self, site: &impl Fn() -> Site, look: &impl Fn() -> Step) -> Result<(), Aborted> {
         'again: loop {
             let patience = match self.cores {
                 _ if cfg!(loom) => Step::Idle,
@@ -153,7 +163,7 @@ impl<'m> Waiter<'m> {
                 Step::Busy => continue 'again,
                 Step::Idle => {}
             }
-            self.record.waiting(site);
+            self.record.waiting(&site());
             let found = self.park(look);
             self.record.running();
             match found? {
@@ -164,9 +174,10 @@ impl<'m> Waiter<'m> {
     }
 
     #[inline(always)]
-    fn spin(&self, look: &mut impl FnMut() -> Step) -> Step {
-        // A pause between looks lets whoever writes the line keep it until it is done with it.
-        let start = now_ns();
+    fn spin(&self, look: &impl Fn() -> Step) -> Step {
+        // A pause between looks lets whoever writes the line keep it until it is done with it. The clock, which costs
+        // as much as a cache line's way, is read after a round of looks.
+        let mut start = None;
         loop {
             for _ in 0..ROUND {
                 match look() {
@@ -174,14 +185,15 @@ impl<'m> Waiter<'m> {
                     found => return found,
                 }
             }
-            if now_ns() - start > PATIENCE_NS {
+            let now = now_ns();
+            if now - *start.get_or_insert(now) > PATIENCE_NS {
                 return Step::Idle;
             }
         }
     }
 
     #[inline(always)]
-    fn yielding(&self, look: &mut impl FnMut() -> Step) -> Step {
+    fn yielding(&self, look: &impl Fn() -> Step) -> Step {
         let start = now_ns();
         if start < self.no_yield_before.get() {
             return Step::Idle;
@@ -206,7 +218,7 @@ impl<'m> Waiter<'m> {
     }
 
     /// Sleeps until a look finds something; never returns `Idle`.
-    fn park(&self, look: &mut impl FnMut() -> Step) -> Result<Step, Aborted> {
+    fn park(&self, look: &impl Fn() -> Step) -> Result<Step, Aborted> {
         let word = self.bell.0.word();
         loop {
             self.parks.set(self.parks.get() + 1);

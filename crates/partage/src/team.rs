@@ -3,7 +3,7 @@
 use crate::fail;
 use crate::job::Inner;
 use bytemuck::{Pod, Zeroable};
-use partage_conduit::barrier::{Arrived, Call, Tag, Verdict};
+use partage_conduit::barrier::{Arrived, Call, Met, Tag, Verdict};
 use partage_conduit::record::Site;
 use std::fmt;
 use std::rc::Rc;
@@ -103,7 +103,7 @@ impl Team {
     #[track_caller]
     pub fn notify(&self, value: Option<u64>) -> Notified<'_> {
         let site = Site::here("notify");
-        self.may_meet(site);
+        self.may_meet(&site);
         let tag = value.map_or(Tag::Plain, Tag::Value);
         self.inner.notified.set(Some(site));
         let arrived = self.inner.seat.barrier().arrive(tag, u64::MAX);
@@ -113,32 +113,40 @@ impl Team {
     /// Arrives and waits; the smallest `aux`.
     #[inline(always)]
     pub(crate) fn meet(&self, tag: Tag, aux: u64, site: Site) -> u64 {
-        self.may_meet(site);
+        self.may_meet(&site);
         let arrived = self.inner.seat.barrier().arrive(tag, aux);
-        self.complete(arrived, site).0
+        self.complete(&arrived, &site).map_or(u64::MAX, |(aux, _)| aux)
     }
 
-    /// The smallest `aux` and the value that was given by those who gave one.
+    /// Waits for all; the smallest `aux` and the value that was given, if anybody came with something.
     #[inline(always)]
-    fn complete(&self, arrived: Arrived, site: Site) -> (u64, Option<u64>) {
+    fn complete(&self, arrived: &Arrived, site: &Site) -> Option<(u64, Option<u64>)> {
         let seat = &self.inner.seat;
-        match seat.barrier().wait(arrived, seat.waiter(), site, || false) {
-            Ok(Verdict::Agreed { aux, tag: Tag::Value(v) }) => (aux, Some(v)),
-            Ok(Verdict::Agreed { aux, .. }) => (aux, None),
-            Ok(Verdict::Disagreed(who)) => self.disagree(who, site),
+        match seat.barrier().wait(arrived, seat.waiter(), || *site, || false) {
+            Ok(Met::Bare) => None,
+            Ok(Met::WithDetails) => Some(self.conclude(arrived, site)),
             Err(_) => fail::job_is_over(),
         }
     }
 
+    #[inline(never)]
+    fn conclude(&self, arrived: &Arrived, site: &Site) -> (u64, Option<u64>) {
+        match self.inner.seat.barrier().verdict(arrived) {
+            Verdict::Agreed { aux, tag: Tag::Value(v) } => (aux, Some(v)),
+            Verdict::Agreed { aux, .. } => (aux, None),
+            Verdict::Disagreed(who) => self.disagree(who, site),
+        }
+    }
+
     #[inline(always)]
-    fn may_meet(&self, site: Site) {
+    fn may_meet(&self, site: &Site) {
         if let Some(open) = self.inner.notified.get() {
             self.not_waited(open, site);
         }
     }
 
     #[cold]
-    fn not_waited(&self, open: Site, site: Site) -> ! {
+    fn not_waited(&self, open: Site, site: &Site) -> ! {
         // The mark is taken away so that the end of the job is not refused for the same mistake.
         self.inner.notified.set(None);
         panic!(
@@ -150,12 +158,12 @@ impl Team {
     /// All ranks come here with the same two; each tells the others where it is, and all say the same.
     #[cold]
     #[inline(never)]
-    fn disagree(&self, who: [(u32, Tag); 2], site: Site) -> ! {
+    fn disagree(&self, who: [(u32, Tag); 2], site: &Site) -> ! {
         let seat = &self.inner.seat;
         let node = seat.node();
         node.record(self.inner.rank.index()).waiting(site);
         let arrived = seat.barrier().arrive(Tag::Call(Call::Report, 0), u64::MAX);
-        if seat.barrier().wait(arrived, seat.waiter(), site, || false).is_err() {
+        if seat.barrier().wait(&arrived, seat.waiter(), || *site, || false).is_err() {
             fail::job_is_over();
         }
         let [a, b] = who.map(|(rank, tag)| {
@@ -190,7 +198,7 @@ impl Notified<'_> {
     pub fn wait(self, value: Option<u64>) {
         let site = Site::here("wait");
         self.team.inner.notified.set(None);
-        let (_, agreed) = self.team.complete(self.arrived, site);
+        let agreed = self.team.complete(&self.arrived, &site).and_then(|(_, agreed)| agreed);
         if let (Some(v), Some(agreed)) = (value, self.value.or(agreed))
             && v != agreed
         {
