@@ -276,9 +276,10 @@ fn in_a_namespace_of_processes() {
 
 #[test]
 fn without_shared_memory_directory() {
-    // Twice, as it may be mounted twice.
-    let script = r#"while umount -l /dev/shm 2>/dev/null; do :; done; ! [ -e /dev/shm ] || mount -t tmpfs -o ro,size=4k none /dev/shm; exec "$@""#;
-    let words = ["unshare", "--mount", "sh", "-c", script, "sh"];
+    // In a namespace of its own, and covered, not removed: the directory below belongs to the whole machine. Nothing
+    // can be made there.
+    let script = r#"mount -t tmpfs -o ro,size=4k none /dev/shm && ! touch /dev/shm/x 2>/dev/null && exec "$@""#;
+    let words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"];
     if possible(&[&words[..], &["true"]].concat()) {
         everywhere(&words);
     }
@@ -287,7 +288,7 @@ fn without_shared_memory_directory() {
 #[test]
 fn with_a_root_that_cannot_be_written() {
     let script = r#"mount -o remount,ro,bind / && ! touch /touched 2>/dev/null && exec "$@""#;
-    let words = ["unshare", "--mount", "sh", "-c", script, "sh"];
+    let words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"];
     if possible(&[&words[..], &["true"]].concat()) {
         everywhere(&words);
     }

@@ -141,17 +141,22 @@ impl Group {
             ("/sys/fs/cgroup/unified", "memory.max"),
         ] {
             let group = Group(PathBuf::from(root).join(&name));
-            let made = std::fs::create_dir(&group.0);
-            match made.and_then(|()| std::fs::write(group.0.join(limit), "268435456")) {
-                Ok(()) if group.0.join("cgroup.procs").exists() => {
+            if let Err(e) = std::fs::create_dir(&group.0) {
+                refusals.push(format!("{root}: {e}"));
+                continue;
+            }
+            // In a directory that is no control group nothing is written.
+            if !group.0.join(limit).exists() || !group.0.join("cgroup.procs").exists() {
+                refusals.push(format!("{root}: has no {limit}"));
+                continue;
+            }
+            match std::fs::write(group.0.join(limit), "268435456") {
+                Ok(()) => {
                     // Swap would only put it off.
                     let _ = std::fs::write(group.0.join("memory.swap.max"), "0");
                     return Some(group);
                 }
-                other => {
-                    refusals.push(format!("{root}: {other:?}"));
-                    drop(group);
-                }
+                Err(e) => refusals.push(format!("{root}: {e}")),
             }
         }
         skipped(&format!("no memory control group can be made: {}", refusals.join(", ")));

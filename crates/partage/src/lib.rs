@@ -34,6 +34,8 @@ mod image;
 pub mod job;
 #[deny(unsafe_code)]
 pub mod launcher;
+#[cfg(doctest)]
+mod misuse;
 pub mod ptr;
 #[deny(unsafe_code)]
 mod report;

@@ -389,11 +389,11 @@ impl Memory {
             let line = text.lines().find_map(|line| line.strip_prefix(key));
             line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
         };
-        // Read first: what other jobs on this machine take in between counts as mapped.
         let all = number(&std::fs::read_to_string("/proc/meminfo").unwrap(), "Shmem:");
+        // What other jobs on this machine have is theirs; each page counts once, in parts, for all who map it.
         let mapped = pids().map(|pid| {
-            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            number(&status, "RssShmem:")
+            let parts = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+            number(&parts, "Pss_Shmem:")
         });
         Memory(all.saturating_sub(mapped.sum()))
     }
