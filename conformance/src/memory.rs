@@ -59,7 +59,7 @@ fn values(job: &Job) {
     each(job, |i| i as u8);
     each(job, |i| i as i16 - 300);
     each(job, |i| i as u32 * 70_001);
-    each(job, |i| f32::from_bits(i as u32 * 77_777));
+    each(job, |i| i as f32 * 0.5 - 7.0);
     each(job, |i| u64::MAX - i as u64);
     each(job, |i| i as f64 / 7.0);
     each(job, |i| [i as u8, 1, 2]);

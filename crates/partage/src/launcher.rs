@@ -1,7 +1,6 @@
 //! Launching processes of a job and looking into them: `partage run`, the demo and re-executed tests.
 
 use crate::report;
-use crate::start::rank_names;
 use partage_boot::{Ended, Error, Observer, Spec, ranks_of};
 use partage_conduit::record::Doing;
 use partage_conduit::shm::Peek;
@@ -84,9 +83,4 @@ pub(crate) fn die_with_launcher() {
     if launcher.is_some() && launcher == parent {
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     }
-}
-
-/// The ranks of a process in words: `rank 3`, `ranks 4-7`.
-pub fn ranks_in_words(process: usize, ranks: usize, procs: usize) -> String {
-    rank_names(ranks_of(process, ranks, procs))
 }

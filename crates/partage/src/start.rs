@@ -8,11 +8,11 @@
 
 use crate::error::{Error, Result};
 use crate::fail::{self, Unwound};
+use crate::image;
 use crate::job::Job;
 use crate::launcher;
 use crate::settings::{self, Settings};
 use crate::watch::Watch;
-use crate::{image, report};
 use partage_boot::{Boot, Kind};
 use partage_conduit::contract::Exchange;
 use partage_conduit::record::Site;
@@ -449,9 +449,4 @@ fn default_ranks() -> usize {
 
 fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// The ranks of a process, for messages.
-pub(crate) fn rank_names(ranks: std::ops::Range<usize>) -> String {
-    report::ranks(&ranks.collect::<Vec<_>>())
 }

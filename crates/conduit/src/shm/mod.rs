@@ -89,7 +89,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"hello 01");
 impl Node {
     /// Collective over the processes of the job.
     pub fn attach(config: &Config, exchange: &mut dyn Exchange) -> Result<Node, String> {
-        let segment = config.segment.unwrap_or_else(default_segment).max(2 * HUGE as u64);
+        let (me, processes) = exchange.place();
+        let segment = config.segment.unwrap_or_else(|| default_segment(processes * config.ranks));
+        let segment = segment.max(2 * HUGE as u64);
         let segment = segment.checked_next_multiple_of(HUGE as u64).filter(|s| *s <= 1 << 44);
         let segment = segment.ok_or("a segment has at most 16 TiB")?;
         let len = (segment as usize).checked_mul(config.ranks).and_then(|s| s.checked_add(control::LEN));
@@ -117,7 +119,6 @@ impl Node {
             host: fixed(&config.host),
         };
         exchange.announce(&format!("/proc/{}/fd/{}", hello.pid, hello.fd));
-        let (me, _) = exchange.place();
         let told = exchange.all_gather(bytemuck::bytes_of(&hello))?;
         let told: Vec<Hello> = told.iter().enumerate().map(|(p, b)| read_hello(p, b)).collect::<Result<_, _>>()?;
         if let Some((p, other)) = told.iter().enumerate().find(|(_, h)| h.image != told[0].image) {
@@ -360,9 +361,11 @@ impl Peek {
     }
 }
 
-/// A segment that could hold all memory that this process may ever have.
-fn default_segment() -> u64 {
-    topology::memory_total().next_power_of_two().clamp(1 << 30, 1 << 40)
+/// A segment that could hold all memory that this process may ever have, if so many fit into the address space.
+fn default_segment(ranks: usize) -> u64 {
+    const SPACE: u64 = 1 << 45;
+    let share = SPACE / ranks.next_power_of_two() as u64;
+    topology::memory_total().next_power_of_two().clamp(1 << 30, 1 << 40).min(share)
 }
 
 fn map_peer(p: usize, h: &Hello) -> Result<Mapping, String> {
