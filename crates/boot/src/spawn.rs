@@ -84,5 +84,6 @@ pub(crate) fn spawn(spec: &Spec, program: &Path, process: usize, stdin: Stdio) -
 fn is_of_a_job(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     [&b"PMI_"[..], b"PMIX_", b"OMPI_COMM_WORLD_"].iter().any(|prefix| name.starts_with(prefix))
-        || [&b"PARTAGE_PROTOCOL"[..], b"PARTAGE_THREADS", b"PARTAGE_LAUNCHER", b"PARTAGE_BOOT"].contains(&name)
+        || [&b"PARTAGE_PROTOCOL"[..], b"PARTAGE_THREADS", b"PARTAGE_LAUNCHER", b"PARTAGE_BOOT", b"PARTAGE_CALL"]
+            .contains(&name)
 }

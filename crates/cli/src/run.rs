@@ -49,8 +49,15 @@ pub fn run(options: Options) -> i32 {
     spec.args = words.collect();
     spec.procs = options.procs.unwrap_or(ranks);
     spec.label = options.label;
-    spec.timeout = options.timeout;
-    spec.hang_after = options.hang_after;
+    let (timeout, hang_after) = match partage::settings::limits() {
+        Ok(limits) => limits,
+        Err(e) => {
+            eprintln!("partage: {e}");
+            return 2;
+        }
+    };
+    spec.timeout = options.timeout.or(timeout);
+    spec.hang_after = options.hang_after.or(hang_after);
     spec.stdin = Input::ToRankZero;
     spec.forward_signals = true;
     if let Bind::Core = options.bind {

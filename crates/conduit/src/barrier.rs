@@ -52,6 +52,11 @@ pub enum Call {
     Report = 18,
 }
 
+impl Call {
+    /// The value of an allocation: its length, and in these low bits the logarithm of its alignment.
+    pub const ALIGN_BITS: u32 = 4;
+}
+
 impl Tag {
     /// May two ranks meet with these tags?
     pub fn agrees(self, other: Tag) -> bool {
@@ -88,7 +93,9 @@ impl fmt::Display for Tag {
             Tag::Plain => write!(f, "barrier without a value"),
             Tag::Value(v) => write!(f, "barrier with value {v}"),
             Tag::Exit => write!(f, "the end of its program"),
-            Tag::Call(Call::AllocAll, n) => write!(f, "alloc_all of {n} bytes"),
+            Tag::Call(Call::AllocAll, n) => {
+                write!(f, "alloc_all of {} bytes aligned to {}", n >> Call::ALIGN_BITS, 1u64 << (n & 15))
+            }
             Tag::Call(Call::FreeAll, n) => write!(f, "free_all of the block at offset {n:#x}"),
             Tag::Call(Call::Report, _) => write!(f, "the report of a disagreement"),
         }

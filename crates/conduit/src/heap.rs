@@ -52,20 +52,28 @@ impl Heaps {
         let align = align.max(GRAIN);
         let len = len.max(1).checked_next_multiple_of(align)?;
         let room = self.size - FIRST - self.other(side).end;
-        let (at, high) = (self.side(side).take(len, align, room)?, self.side(side).high);
-        let stale = at..high.min(at + len).max(at);
-        self.side(side).high = high.max(at + len);
-        Some(Block { range: self.offsets(side, at..at + len), stale: self.offsets(side, stale) })
+        let at = self.side(side).take(len, align, room)?;
+        let range = self.offsets(side, at..at + len);
+        // Either heap may have had these bytes before: the part from the bottom to the local heap's highest mark, and the
+        // part from the symmetric heap's to the top.
+        let below = range.start..range.end.min(FIRST + self.local.high);
+        let above = range.start.max(self.size - self.symmetric.high)..range.end;
+        let stale = match (below.is_empty(), above.is_empty()) {
+            (true, true) => range.start..range.start,
+            (false, true) => below,
+            (true, false) => above,
+            (false, false) => range.clone(),
+        };
+        let ranges = self.side(side);
+        ranges.high = ranges.high.max(at + len);
+        Some(Block { range, stale })
     }
 
     /// Gives a block back by its offset; its range, or `None` if no block in use starts there.
     pub fn give(&mut self, side: Side, offset: u64) -> Option<Range<u64>> {
         let at = match side {
             Side::Local => offset.checked_sub(FIRST)?,
-            Side::Symmetric => {
-                let end = self.size.checked_sub(offset)?;
-                self.symmetric.used.iter().find_map(|(&s, &l)| (s + l == end).then_some(s))?
-            }
+            Side::Symmetric => self.symmetric.ending_at(self.size.checked_sub(offset)?)?,
         };
         let len = self.side(side).give(at)?;
         Some(self.offsets(side, at..at + len))
@@ -76,8 +84,22 @@ impl Heaps {
         if offset.checked_sub(FIRST).is_some_and(|at| self.local.used.contains_key(&at)) {
             return Some(Side::Local);
         }
-        let end = self.size.checked_sub(offset)?;
-        self.symmetric.used.iter().any(|(&s, &l)| s + l == end).then_some(Side::Symmetric)
+        self.symmetric.ending_at(self.size.checked_sub(offset)?).map(|_| Side::Symmetric)
+    }
+
+    /// How far this side reaches from its end of the segment, page 0 included.
+    pub fn extent(&self, side: Side) -> u64 {
+        match side {
+            Side::Local => FIRST + self.local.end,
+            Side::Symmetric => self.symmetric.end,
+        }
+    }
+
+    /// Everything on this side beyond `extent` is zero again.
+    pub fn forget(&mut self, side: Side, extent: u64) {
+        let high = if side == Side::Local { extent - FIRST } else { extent };
+        let ranges = self.side(side);
+        ranges.high = ranges.high.min(high);
     }
 
     /// Bytes in use on both sides.
@@ -162,6 +184,12 @@ impl Ranges {
         Some(len)
     }
 
+    /// The start of the block in use that ends there.
+    fn ending_at(&self, end: u64) -> Option<u64> {
+        let (&start, &len) = self.used.range(..end).next_back()?;
+        (start + len == end).then_some(start)
+    }
+
     fn insert_free(&mut self, start: u64, len: u64) {
         if len > 0 {
             self.free.insert(start, len);
@@ -244,6 +272,25 @@ mod tests {
             heaps.give(side, a.range.start).unwrap();
             let b = heaps.take(side, 5000, 16).unwrap();
             assert_eq!(b.stale, a.range, "{side:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_other_side_had_is_stale_too() {
+        for (first, then) in [(Side::Local, Side::Symmetric), (Side::Symmetric, Side::Local)] {
+            let mut heaps = Heaps::new(SIZE);
+            let a = heaps.take(first, 3 << 20, 16).unwrap();
+            heaps.give(first, a.range.start).unwrap();
+            let b = heaps.take(then, 3 << 20, 16).unwrap();
+            let both = a.range.start.max(b.range.start)..a.range.end.min(b.range.end);
+            assert!(!both.is_empty() && b.stale.start <= both.start && b.stale.end >= both.end, "{a:?} {b:?}");
+            // Until the pages were given back.
+            heaps.give(then, b.range.start).unwrap();
+            let kept = heaps.extent(first);
+            heaps.forget(first, kept);
+            let kept = heaps.extent(then);
+            heaps.forget(then, kept);
+            assert!(heaps.take(then, 3 << 20, 16).unwrap().stale.is_empty());
         }
     }
 

@@ -105,32 +105,44 @@ impl Record {
         self.write(FAILED, format_args!("{why}"));
     }
 
+    /// Where the owner waited last; it stays known while it computes.
+    pub fn last_site(&self) -> Option<String> {
+        self.consistent(|| self.text())
+    }
+
     /// A consistent reading; `None` when the owner never stopped writing (or died while it wrote).
     pub fn read(&self) -> Option<Doing> {
+        let (state, since_ns, text) =
+            self.consistent(|| (self.state.load(Relaxed), self.since.load(Relaxed), self.text()))?;
+        Some(match state {
+            COMPUTING => Doing::Computing,
+            WAITING => Doing::Waiting { site: text, since_ns },
+            ENDED => Doing::Ended,
+            FAILED => Doing::Failed(text),
+            STARTING => Doing::Starting,
+            _ => return None,
+        })
+    }
+
+    fn consistent<T>(&self, read: impl Fn() -> T) -> Option<T> {
         for _ in 0..1000 {
             let before = self.seq.load(Acquire);
             if before % 2 == 1 {
                 std::thread::yield_now();
                 continue;
             }
-            let (state, since) = (self.state.load(Relaxed), self.since.load(Relaxed));
-            let bytes: Vec<u8> =
-                self.text.iter().flat_map(|w| w.load(Relaxed).to_le_bytes()).take_while(|&b| b != 0).collect();
+            let found = read();
             full_fence();
-            if self.seq.load(Relaxed) != before {
-                continue;
+            if self.seq.load(Relaxed) == before {
+                return Some(found);
             }
-            let text = || String::from_utf8_lossy(&bytes).into_owned();
-            return Some(match state {
-                COMPUTING => Doing::Computing,
-                WAITING => Doing::Waiting { site: text(), since_ns: since },
-                ENDED => Doing::Ended,
-                FAILED => Doing::Failed(text()),
-                STARTING => Doing::Starting,
-                _ => return None,
-            });
         }
         None
+    }
+
+    fn text(&self) -> String {
+        let bytes = self.text.iter().flat_map(|w| w.load(Relaxed).to_le_bytes());
+        String::from_utf8_lossy(&bytes.take_while(|&b| b != 0).collect::<Vec<u8>>()).into_owned()
     }
 
     #[cfg(loom)]

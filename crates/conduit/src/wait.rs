@@ -14,7 +14,7 @@
 //! is 1. Whoever makes a condition true publishes it, fences, and looks at the bell ([`Bell::ring`]); only if it says
 //! *parked* does it enter the kernel. With a full fence on both sides at least one of the two sees the other's store
 //! (store buffering), so either the sleeper does not sleep or the waker wakes it. Without either fence wakes are lost;
-//! an ordinary stress test does not notice, the loom model in this file does. The timed park is only a belt.
+//! an ordinary stress test does not notice, the loom models of the barrier do. The timed park is only a belt.
 //!
 //! # Memory ordering
 //! The bell carries no data: its accesses are relaxed and the two full fences order them. What the condition guards is

@@ -8,6 +8,7 @@ use partage_boot::Boot;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{PanicHookInfo, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 /// The exit code of a process in which a rank panicked.
@@ -24,6 +25,9 @@ thread_local! {
 /// This process's connection to the others, kept from the first job to the end of the process.
 static BOOT: Mutex<Option<Boot>> = Mutex::new(None);
 
+/// Set when this process is ended by us, and has said why.
+pub(crate) static ENDING: AtomicBool = AtomicBool::new(false);
+
 /// The connection. Never held while waiting for other ranks, but for the exchange at the start.
 pub(crate) fn boot() -> MutexGuard<'static, Option<Boot>> {
     BOOT.lock().unwrap_or_else(PoisonError::into_inner)
@@ -36,15 +40,18 @@ pub(crate) fn job_is_over() -> ! {
 
 /// Unwinds with a message that all ranks share and that one of them will say.
 pub(crate) fn disagreement(message: String) -> ! {
-    resume_unwind(Box::new(message))
+    resume_unwind(Box::new(Disagreement(message)))
 }
 
 struct JobIsOver;
+struct Disagreement(String);
 
 /// Why a rank did not return.
 pub(crate) enum Unwound {
     /// Another rank aborted the job.
     JobIsOver,
+    /// The ranks disagree, and all say this.
+    Disagreed(String),
     /// It panicked, saying this.
     Panicked(String),
 }
@@ -54,11 +61,14 @@ pub(crate) fn unwound(payload: Box<dyn Any + Send>) -> Unwound {
     if payload.is::<JobIsOver>() {
         return Unwound::JobIsOver;
     }
-    let said = LINE.take().unwrap_or_else(|| match message(&*payload) {
-        Some(text) => text.to_string(),
-        None => "panicked".into(),
-    });
-    Unwound::Panicked(said)
+    let payload = match payload.downcast::<Disagreement>() {
+        Ok(disagreement) => return Unwound::Disagreed(disagreement.0),
+        Err(payload) => payload,
+    };
+    let text = message(&*payload).unwrap_or("of an unknown kind").to_string();
+    // The hook has seen this panic if its line ends with the same words; else it was one that somebody resumed.
+    let line = LINE.take().filter(|line| line.ends_with(&text));
+    Unwound::Panicked(line.unwrap_or_else(|| format!("panicked: {text}")))
 }
 
 /// Marks this thread as a rank's until the guard is dropped.
@@ -72,6 +82,7 @@ pub(crate) fn enter_rank(rank: u32, quiet: bool) -> impl Drop {
     }
     RANK.set(Some(rank));
     QUIET.set(quiet);
+    LINE.set(None);
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
@@ -92,6 +103,9 @@ pub(crate) fn die(code: i32, line: Option<&str>) -> ! {
     static FIRST: Mutex<()> = Mutex::new(());
     // Held until the process is gone: the first failure of a process is the one that counts.
     let _first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+    ENDING.store(true, Release);
+    // What an exit code can carry, but no failure that looks like success.
+    let code = if code != 0 && code & 0xff == 0 { 1 } else { code & 0xff };
     match &mut *boot() {
         Some(boot) => boot.abort(code, line.map(|l| format!("partage: {l}")).as_deref()),
         None => line.into_iter().for_each(say),
@@ -106,11 +120,18 @@ pub(crate) fn say(line: &str) {
 }
 
 fn keep_line(info: &PanicHookInfo<'_>, before: &dyn Fn(&PanicHookInfo<'_>)) {
-    if !QUIET.get() {
+    if !QUIET.get() || cfg!(panic = "abort") {
         return before(info);
     }
     let at = info.location().map_or(String::new(), |l| format!(" at {l}"));
     let what = message(info.payload()).unwrap_or("of an unknown kind");
+    // How the standard library says that the last panic will not unwind to us, in a destructor or out of foreign code:
+    // then the process ends here, and that panic has to be said now.
+    if what.starts_with("panic in a destructor") || what.starts_with("panic in a function that cannot unwind") {
+        let first = LINE.take().unwrap_or_default();
+        say(&format!("rank {} {first}", RANK.get().unwrap_or_default()));
+        return before(info);
+    }
     LINE.set(Some(format!("panicked{at}: {what}")));
     if std::env::var_os("RUST_BACKTRACE").is_some_and(|v| v != "0") {
         before(info);

@@ -176,7 +176,8 @@ impl Job {
         let mine = self.all.inner.seat.take(Side::Symmetric, len, align);
         // The smallest of what ranks found: 0 where one found nothing. Equal calls give equal offsets.
         let vote = mine.as_ref().map_or(0, |&offset| offset);
-        let agreed = self.all.meet(Tag::Call(Call::AllocAll, len), vote, site);
+        let what = len << Call::ALIGN_BITS | u64::from(align.ilog2());
+        let agreed = self.all.meet(Tag::Call(Call::AllocAll, what), vote, site);
         match mine {
             Ok(offset) if agreed == offset => Ok(GlobalPtr::new(self.rank(), offset)),
             Ok(offset) => {
@@ -227,7 +228,7 @@ impl Job {
         if align_of::<T>() > 4096 {
             return Err(Error::config(format!("{me}: {call}: values aligned to more than a page")));
         }
-        let len = n.checked_mul(size_of::<T>()).filter(|&l| l < 1 << 62);
+        let len = n.checked_mul(size_of::<T>()).filter(|&l| l < 1 << 56);
         let len = len.ok_or_else(|| {
             Error::out_of_memory(format!("{me}: {call} of {n} values of {} bytes: too large", size_of::<T>()))
         })?;

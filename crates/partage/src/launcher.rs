@@ -13,8 +13,19 @@ pub(crate) const MEMORY: &str = "memory";
 /// Launches a job and waits for its end; see [`partage_boot::launch`]. Deaths and hangs are reported with what the ranks
 /// were doing.
 pub fn launch(spec: &Spec) -> Result<Ended, Error> {
-    let mut eye = Eye { ranks: spec.ranks, procs: spec.procs, peeks: (0..spec.procs).map(|_| None).collect() };
-    partage_boot::launch(spec, &mut eye)
+    launch_and_count(spec).map(|(ended, _)| ended)
+}
+
+/// The same, with the number of processes that came as far as to join a job.
+pub(crate) fn launch_and_count(spec: &Spec) -> Result<(Ended, usize), Error> {
+    let mut eye = Eye {
+        ranks: spec.ranks,
+        procs: spec.procs,
+        peeks: (0..spec.procs).map(|_| None).collect(),
+        joined: vec![false; spec.procs],
+    };
+    let ended = partage_boot::launch(spec, &mut eye)?;
+    Ok((ended, eye.joined.iter().filter(|j| **j).count()))
 }
 
 /// Looks into the control areas of the processes.
@@ -22,6 +33,7 @@ struct Eye {
     ranks: usize,
     procs: usize,
     peeks: Vec<Option<Peek>>,
+    joined: Vec<bool>,
 }
 
 impl Eye {
@@ -36,11 +48,9 @@ impl Eye {
 
 impl Observer for Eye {
     fn announced(&mut self, process: usize, _pid: u32, key: &str, value: &[u8]) {
-        if key == MEMORY
-            && let Ok(path) = std::str::from_utf8(value)
-            && path.starts_with("/proc/")
-        {
-            self.peeks[process] = Peek::open(path).ok();
+        if key == MEMORY {
+            self.joined[process] = true;
+            self.peeks[process] = std::str::from_utf8(value).ok().and_then(Peek::open);
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! # What it promises
 //! A pointer is checked at every use: rank, bounds, alignment. It may be copied, stored in shared memory, sent and
-//! forged; a bad one panics on the rank that uses it and touches nothing. Open memory is never referred to by safe
+//! forged; one that points outside every segment panics on the rank that uses it and touches nothing; one that points to
+//! memory that is not allocated reads and writes plain bytes there. Open memory is never referred to by safe
 //! references, so whatever a pointer reaches is plain data ([`Pod`]), possibly old, possibly mixed, never invalid.
 //!
 //! Puts and gets are *relaxed*: they copy, and nothing orders them but barriers and fences (see

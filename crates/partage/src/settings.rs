@@ -27,7 +27,7 @@ const TABLE: [(&str, &str, &str); 13] = [
     ("PARTAGE_WAIT", "auto", "waiting: auto, own (ranks have a core each: spin) or shared (yield)"),
     ("PARTAGE_RADIX", "auto", "radix of the barrier's tree where ranks have a core each: auto, or 2 and more"),
     ("PARTAGE_HANG_AFTER", "never", "seconds of waiting in one call after which a report says where the ranks are"),
-    ("PARTAGE_TIMEOUT", "never", "seconds after which a job without a launcher ends itself, with that report"),
+    ("PARTAGE_TIMEOUT", "never", "seconds after which a job is ended, with that report"),
     ("PARTAGE_TEST", "threads", "how partage::test runs ranks: threads, procs, or procs=N processes"),
     ("PARTAGE_PROTOCOL", "none", "set by `partage run`: the version of its protocol"),
     ("PARTAGE_LAUNCHER", "none", "set by `partage run`: its process"),
@@ -42,6 +42,11 @@ pub fn all() -> Vec<Setting> {
         Err(_) => Setting { name, meaning, value: default.into(), origin: "default" },
     };
     TABLE.iter().map(row).collect()
+}
+
+/// `PARTAGE_TIMEOUT` and `PARTAGE_HANG_AFTER`, for launchers that have no option for them.
+pub fn limits() -> Result<(Option<Duration>, Option<Duration>)> {
+    Settings::read().map(|s| (s.timeout, s.hang_after))
 }
 
 /// Variables that look like settings and are none, each with the setting that was probably meant.

@@ -93,7 +93,8 @@ pub fn test<R: Send>(ranks: usize, f: impl Fn(&Job) -> R + Sync) -> Vec<R> {
     launch.start(site, Fate::Unwind, &|job| Ok(f(job))).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// A job with its shape given by the program, for embedding in a foreign `main`.
+/// A job with its shape given by the program, for embedding in a foreign `main`. A process has one job at a time; a
+/// second one at the same time is refused (unit tests queue: [`test()`]).
 ///
 /// ```
 /// let squares = partage::Launch::new().ranks(3).segment(64 << 20).run(|job| job.rank().0.pow(2)).unwrap();
@@ -149,7 +150,7 @@ impl Launch {
         warn_of_unknown_settings();
         let _one = Exclusive::take()?;
         let (kind, processes) = connect(&settings)?;
-        let call = Call::of(self.test_name.as_deref());
+        let call = Call::of(self.test_name.as_deref(), kind);
         if kind == Kind::Alone && self.procs.is_some_and(|p| p != 1) {
             return self.start_processes(&call);
         }
@@ -168,7 +169,7 @@ impl Launch {
                 .as_ref()
                 .and_then(Boot::lifeline)
                 .and_then(|fd| fd.as_fd().try_clone_to_owned().ok()),
-            own_reports: kind == Kind::Alone,
+            own_reports: kind == Kind::Alone || kind == Kind::Pmi1 && node.mine().start == 0,
             hang_after: settings.hang_after,
             timeout: settings.timeout.or(self.default_timeout),
         };
@@ -199,9 +200,15 @@ impl Launch {
             spec.args = ["--exact", name, "--nocapture"].map(Into::into).to_vec();
         }
         spec.env.push((settings::CALL.into(), call.key().into()));
-        spec.timeout = Settings::read()?.timeout.or(self.default_timeout);
-        let ended = launcher::launch(&spec).map_err(Error::start)?;
+        let settings = Settings::read()?;
+        spec.timeout = settings.timeout.or(self.default_timeout);
+        spec.hang_after = settings.hang_after;
+        let (ended, joined) = launcher::launch_and_count(&spec).map_err(Error::start)?;
         match (ended.code, ended.why) {
+            (0, _) if joined < procs => panic!(
+                "{} of {procs} processes ended without reaching this job; a test calls partage::test on its own thread",
+                procs - joined
+            ),
             (0, _) => Ok(vec![]),
             (_, Some(why)) => panic!("{why}"),
             (code, None) => panic!("a job of {ranks} ranks in {procs} processes ended with code {code}"),
@@ -260,13 +267,12 @@ impl<F> Crew<'_, F> {
             let others: Vec<_> = mine
                 .map(|r| {
                     let thread = std::thread::Builder::new().name(format!("rank {r}")).stack_size(8 << 20);
-                    thread
-                        .spawn_scoped(s, move || self.rank(r))
-                        .unwrap_or_else(|e| fail::die(1, Some(&format!("rank {r}: cannot start its thread: {e}"))))
+                    let started = thread.spawn_scoped(s, move || self.rank(r));
+                    started.map_err(|e| self.failed(r, 1, &format!("cannot start its thread: {e}"))).ok()
                 })
                 .collect();
             let mut results = vec![self.rank(first)];
-            results.extend(others.into_iter().map(|t| t.join().expect("a rank's panic is caught in it")));
+            results.extend(others.into_iter().map(|t| t?.join().expect("a rank's panic is caught in it")));
             results
         });
         topology::allow(&cores);
@@ -279,6 +285,7 @@ impl<F> Crew<'_, F> {
     {
         let _rank = fail::enter_rank(r as u32, self.fate == Fate::Exit);
         let job = Job::new(self.node.seat(r), r);
+        // A rank that starts late, when the job has been aborted, finds out at its first wait.
         let result = catch_unwind(AssertUnwindSafe(|| {
             let result = (self.body)(&job);
             if result.is_ok() {
@@ -293,14 +300,18 @@ impl<F> Crew<'_, F> {
             }
             Ok(Err(text)) => self.failed(r, 1, &format!("failed: {text}")),
             Err(Unwound::Panicked(text)) => self.failed(r, fail::PANICKED, &text),
+            Err(Unwound::Disagreed(text)) => self.failed_saying(r, fail::PANICKED, text),
             Err(Unwound::JobIsOver) => {}
         }
         None
     }
 
     fn failed(&self, r: usize, code: i32, why: &str) {
-        self.node.record(r).failed(why);
-        let line = format!("rank {r} on {} {why}", self.node.host_of(r).0);
+        self.failed_saying(r, code, format!("rank {r} on {} {why}", self.node.host_of(r).0));
+    }
+
+    fn failed_saying(&self, r: usize, code: i32, line: String) {
+        self.node.record(r).failed(&line);
         if self.fate == Fate::Exit {
             fail::die(code, Some(&line));
         }
@@ -343,13 +354,13 @@ struct Call {
 }
 
 impl Call {
-    fn of(test_name: Option<&str>) -> Call {
+    fn of(test_name: Option<&str>, kind: Kind) -> Call {
         static COUNTS: Mutex<Option<HashMap<String, usize>>> = Mutex::new(None);
         let name = test_name.unwrap_or_default().to_string();
         let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.get_or_insert_default().entry(name.clone()).or_default();
         *count += 1;
-        let wanted = std::env::var(settings::CALL).ok();
+        let wanted = std::env::var(settings::CALL).ok().filter(|_| kind == Kind::Launcher);
         Call { name, number: *count, re_executed: wanted.is_some(), wanted }
     }
 
@@ -384,23 +395,30 @@ fn connect(settings: &Settings) -> Result<(Kind, usize)> {
         if connected.kind() == Kind::Launcher {
             launcher::die_with_launcher();
         }
-        if connected.kind() != Kind::Alone {
-            finalize_at_exit();
-        }
+        finalize_at_exit();
         *boot = Some(connected);
     }
     let boot = boot.as_ref().expect("just connected");
     Ok((boot.kind(), boot.processes()))
 }
 
-/// A process that ends between jobs has left in good order; one that ends inside a job has not.
+/// A process that ends between jobs has left in good order; one that ends inside a job has not. Its launcher says so;
+/// where there is none, we do.
 fn finalize_at_exit() {
     extern "C" fn finalize() {
-        if IN_A_JOB.load(Acquire) {
-            return;
+        let mut boot = fail::boot();
+        let Some(boot) = &mut *boot else { return };
+        if !IN_A_JOB.load(Acquire) {
+            return boot.finalize();
         }
-        if let Some(boot) = &mut *fail::boot() {
-            boot.finalize();
+        if boot.kind() == Kind::Alone && !fail::ENDING.load(Acquire) {
+            let who = fail::this_rank().map_or("the program".into(), |r| format!("rank {r} on {}", hostname()));
+            fail::say(&format!("{who} exited before the job was over"));
+            // SAFETY: ends the process; what the C library still holds is written first, as a normal exit would.
+            unsafe {
+                libc::fflush(std::ptr::null_mut());
+                libc::_exit(1);
+            }
         }
     }
     // SAFETY: `finalize` is a plain function that touches statics without destructors, and cannot unwind out.

@@ -112,6 +112,7 @@ impl Team {
 
     /// Arrives and waits; the smallest `aux`.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn meet(&self, tag: Tag, aux: u64, site: Site) -> u64 {
         self.may_meet(&site);
         let arrived = self.inner.seat.barrier().arrive(tag, aux);
@@ -139,6 +140,7 @@ impl Team {
     }
 
     #[inline(always)]
+    #[track_caller]
     fn may_meet(&self, site: &Site) {
         if let Some(open) = self.inner.notified.get() {
             self.not_waited(open, site);
@@ -146,9 +148,8 @@ impl Team {
     }
 
     #[cold]
+    #[track_caller]
     fn not_waited(&self, open: Site, site: &Site) -> ! {
-        // The mark is taken away so that the end of the job is not refused for the same mistake.
-        self.inner.notified.set(None);
         panic!(
             "{}: {site} comes before the wait of the {open}; call `wait` on what `notify` returned",
             self.inner.rank
@@ -161,18 +162,18 @@ impl Team {
     fn disagree(&self, who: [(u32, Tag); 2], site: &Site) -> ! {
         let seat = &self.inner.seat;
         let node = seat.node();
-        node.record(self.inner.rank.index()).waiting(site);
-        let arrived = seat.barrier().arrive(Tag::Call(Call::Report, 0), u64::MAX);
-        if seat.barrier().wait(&arrived, seat.waiter(), || *site, || false).is_err() {
-            fail::job_is_over();
-        }
-        let [a, b] = who.map(|(rank, tag)| {
-            use partage_conduit::record::Doing::Waiting;
-            match node.doing(rank as usize) {
-                Some(Waiting { site, .. }) => format!("rank {rank} came to {tag} ({site})"),
-                _ => format!("rank {rank} came to {tag}"),
+        let all_have_come = || {
+            let arrived = seat.barrier().arrive(Tag::Call(Call::Report, 0), u64::MAX);
+            if seat.barrier().wait(&arrived, seat.waiter(), || *site, || false).is_err() {
+                fail::job_is_over();
             }
-        });
+        };
+        node.record(self.inner.rank.index()).waiting(site);
+        all_have_come();
+        let place = |rank: u32| node.record(rank as usize).last_site().unwrap_or_default();
+        let [a, b] = who.map(|(rank, tag)| format!("rank {rank} came to {tag} ({})", place(rank)));
+        // Nobody goes on, and overwrites its record, before all have read.
+        all_have_come();
         fail::disagreement(format!("the ranks disagree: {a}, {b}"));
     }
 }

@@ -7,7 +7,8 @@ use partage_conduit::shm::Node;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,7 @@ impl Watch {
             && read.set_nonblocking(true).is_ok()
         {
             watching.signal = signal_hook::low_level::pipe::register(libc::SIGQUIT, write).ok();
+            between_jobs().store(false, Release);
             asked = Some(read);
         }
         let name = std::thread::Builder::new().name("partage-watch".into()).stack_size(128 << 10);
@@ -88,6 +90,7 @@ impl Watch {
             if let Some(limit) = self.timeout.filter(|&t| begun.elapsed() >= t) {
                 print(&table(node));
                 fail::say(&format!("the job did not end within {} s (PARTAGE_TIMEOUT)", limit.as_secs_f64()));
+                fail::ENDING.store(true, Release);
                 std::process::exit(124);
             }
             if let Some(limit) = self.hang_after {
@@ -106,6 +109,7 @@ impl Drop for Watching {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(id) = self.signal.take() {
+            between_jobs().store(true, Release);
             signal_hook::low_level::unregister(id);
         }
         if let Some(thread) = self.thread.take() {
@@ -114,10 +118,22 @@ impl Drop for Watching {
     }
 }
 
+/// While this is set, SIGQUIT does to this process what it always did.
+fn between_jobs() -> &'static AtomicBool {
+    static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    FLAG.get_or_init(|| {
+        let flag = Arc::new(AtomicBool::new(true));
+        // If it is refused, the signal is only ours from the first job on.
+        let _ = signal_hook::flag::register_conditional_default(libc::SIGQUIT, flag.clone());
+        flag
+    })
+}
+
 fn launcher_is_gone(node: &Node) -> ! {
     if node.mine().start == 0 {
         fail::say("the launcher is gone; the job ends");
     }
+    fail::ENDING.store(true, Release);
     std::process::exit(1)
 }
 

@@ -329,9 +329,15 @@ impl Ended {
     }
 }
 
+/// The bytes so far and whether they are all.
+type State = (Mutex<(Vec<u8>, bool)>, Condvar);
+
+/// The bytes, and whether the pipe is closed.
+type Said = (Vec<u8>, bool);
+
 /// What a pipe has said so far.
 struct Text {
-    state: Arc<(Mutex<(Vec<u8>, bool)>, Condvar)>,
+    state: Arc<State>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -360,9 +366,9 @@ impl Text {
     }
 
     fn wait(&self, limit: Duration, enough: impl Fn(&str) -> bool) -> Option<String> {
-        let text = |state: &(Vec<u8>, bool)| String::from_utf8_lossy(&state.0).into_owned();
+        let text = |state: &Said| String::from_utf8_lossy(&state.0).into_owned();
         let state = self.state.0.lock().unwrap();
-        let wait = |state: &mut (Vec<u8>, bool)| !enough(&text(state)) && !state.1;
+        let wait = |state: &mut Said| !enough(&text(state)) && !state.1;
         let (state, _) = self.state.1.wait_timeout_while(state, limit, wait).unwrap();
         Some(text(&state)).filter(|text| enough(text))
     }

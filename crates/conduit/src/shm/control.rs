@@ -2,12 +2,12 @@
 //!
 //! | offset | what |
 //! |---|---|
-//! | 0 | [`Header`]: cookie, shape, the abort word |
+//! | 0 | [`Header`]: cookie, the abort word, bytes being committed |
 //! | 4 KiB | the barrier's pair and release lines |
 //! | 8 KiB | the barrier's counters, a line each |
 //! | 16 MiB | one [`Seat`] per rank of the process: bell, barrier slot, record |
 //!
-//! Of the barrier's words and the abort word only those of the node's first process are used. Everything is an atomic;
+//! Of all but the cookie and the seats only those of the node's first process are used. Everything is an atomic;
 //! zeroed memory is a valid state of all of it; only touched pages exist.
 
 use crate::barrier::{Counter, Pair, Places, Release, Slot};
@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 /// Bytes of the control area (virtual; a few pages of it exist).
 pub const LEN: usize = 128 << 20;
-/// Ranks of a node, at most.
-pub const MOST_RANKS: usize = (LEN - SEATS) / SEAT;
+/// Ranks of a node, at most: what a barrier counts.
+pub const MOST_RANKS: usize = (1 << 16) - 1;
 const BARRIER: usize = 4096;
 const COUNTERS: usize = 8192;
 const SEATS: usize = 16 << 20;
@@ -33,12 +33,13 @@ const MAGIC: u64 = u64::from_le_bytes(*b"partage1");
 pub struct Header {
     magic: AtomicU64,
     cookie: [AtomicU64; 2],
-    abort: Line,
+    abort: Line<AtomicU32>,
+    pending: Line<AtomicU64>,
 }
 
 #[repr(C, align(64))]
 #[derive(Debug)]
-struct Line(AtomicU32);
+struct Line<T>(T);
 
 /// Of one rank.
 #[repr(C, align(64))]
@@ -60,6 +61,7 @@ struct BarrierLines {
 }
 
 const _: () = assert!(size_of::<Seat>() <= SEAT && size_of::<Header>() <= BARRIER);
+const _: () = assert!(SEATS + MOST_RANKS * SEAT <= LEN);
 const _: () = assert!(COUNTERS + 2 * MOST_RANKS * size_of::<Counter>() <= SEATS);
 
 /// The control area of one mapped file.
@@ -90,6 +92,11 @@ impl Control {
     /// Not zero once the job has been aborted.
     pub fn abort(&self) -> &AtomicU32 {
         &self.header().abort.0
+    }
+
+    /// Bytes that ranks of the node are about to commit; see [`Mapping::commit`].
+    pub fn pending(&self) -> &AtomicU64 {
+        &self.header().pending.0
     }
 
     /// The bell of the process's i-th rank.
@@ -151,12 +158,6 @@ impl NodePlaces {
         // SAFETY: as for `lines`.
         unsafe { &*self.seats[r] }
     }
-
-    /// The bell of the node's r-th rank.
-    #[inline(always)]
-    pub fn bell_of(&self, r: usize) -> &Bell {
-        &self.seat(r).bell.0
-    }
 }
 
 // SAFETY: all of them are addresses in mapped files that `_areas` keeps mapped.
@@ -181,6 +182,6 @@ unsafe impl Places for NodePlaces {
     }
     #[inline(always)]
     fn bell(&self, r: usize) -> &Bell {
-        self.bell_of(r)
+        &self.seat(r).bell.0
     }
 }

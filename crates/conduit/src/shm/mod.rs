@@ -17,7 +17,7 @@ use crate::heap::{Heaps, Side};
 use crate::record::Doing;
 use crate::sync::Ordering::*;
 use crate::topology;
-use crate::wait::{Bell, Cores, Waiter};
+use crate::wait::{Cores, Waiter};
 use bytemuck::{Pod, Zeroable};
 use control::{Control, NodePlaces};
 use rma::Reach;
@@ -77,19 +77,26 @@ struct Hello {
     fd: u32,
     ranks: u32,
     bind: u32,
+    /// What process 0 was told about waiting (1: own cores, 2: shared) and the barrier's radix holds for all; 0: not told.
+    cores_told: u32,
+    radix: u32,
     /// CPUs granted by control groups, in thousandths; 0: no limit.
     quota: u64,
     cores: [u64; 16],
     host: [u8; 64],
 }
 
-/// Changes with every change of what processes of one job share.
-const MAGIC: u64 = u64::from_le_bytes(*b"hello 01");
+/// This process's file, its mapping, and what to tell the others about it.
+struct Own {
+    file: OwnedFd,
+    backing: Backing,
+    map: Arc<Mapping>,
+    hello: Hello,
+}
 
-impl Node {
-    /// Collective over the processes of the job.
-    pub fn attach(config: &Config, exchange: &mut dyn Exchange) -> Result<Node, String> {
-        let (me, processes) = exchange.place();
+impl Own {
+    fn create(config: &Config, exchange: &dyn Exchange) -> Result<Own, String> {
+        let (_, processes) = exchange.place();
         let segment = config.segment.unwrap_or_else(|| default_segment(processes * config.ranks));
         let segment = segment.max(2 * HUGE as u64);
         let segment = segment.checked_next_multiple_of(HUGE as u64).filter(|s| *s <= 1 << 44);
@@ -98,12 +105,12 @@ impl Node {
         let len = len.ok_or("the segments are larger than the address space")?;
         let (file, backing) = segment::create(len as u64, config.huge)
             .map_err(|e| format!("cannot create {} of shared memory: {e}", bytes(len as u64)))?;
-        let own = Mapping::new(file.as_fd(), len, true).map_err(|e| {
+        let map = Mapping::new(file.as_fd(), len, true).map_err(|e| {
             format!("cannot map {} of address space: {e}; set PARTAGE_SEGMENT lower", bytes(len as u64))
         })?;
-        let own = Arc::new(own);
+        let map = Arc::new(map);
         let cookie = random_cookie();
-        Control::new(own.clone()).sign(cookie);
+        Control::new(map.clone()).sign(cookie);
 
         let hello = Hello {
             magic: MAGIC,
@@ -114,12 +121,44 @@ impl Node {
             fd: file.as_raw_fd() as u32,
             ranks: config.ranks as u32,
             bind: config.bind.into(),
+            cores_told: config.cores.map_or(0, |c| if c == Cores::Own { 1 } else { 2 }),
+            radix: config.radix.map_or(0, |r| r.min(1 << 15) as u32),
             quota: topology::cpu_quota().map_or(0, |q| (q * 1000.0).max(1.0) as u64),
             cores: mask_of(&topology::allowed_cores()),
             host: fixed(&config.host),
         };
-        exchange.announce(&format!("/proc/{}/fd/{}", hello.pid, hello.fd));
-        let told = exchange.all_gather(bytemuck::bytes_of(&hello))?;
+        Ok(Own { file, backing, map, hello })
+    }
+
+    /// What an outsider needs to look into the control area: path and cookie.
+    fn announcement(&self) -> String {
+        let Hello { pid, fd, cookie, .. } = self.hello;
+        format!("/proc/{pid}/fd/{fd} {:016x}{:016x}", cookie[0], cookie[1])
+    }
+}
+
+/// Changes with every change of what processes of one job share.
+const MAGIC: u64 = u64::from_le_bytes(*b"hello 01");
+
+impl Node {
+    /// Collective over the processes of the job. If it fails on one process it fails on all, with the same words.
+    pub fn attach(config: &Config, exchange: &mut dyn Exchange) -> Result<Node, String> {
+        let own = Own::create(config, exchange)?;
+        exchange.announce(&own.announcement());
+        let told = exchange.all_gather(bytemuck::bytes_of(&own.hello))?;
+        let attached = Node::join(config, exchange.place().0, own, &told);
+        // Nobody goes on before all have mapped all: a process that ends at once would be missed by who opens its file later.
+        let outcome = attached.as_ref().err().map_or("", String::as_str);
+        let outcomes = exchange.all_gather(outcome.as_bytes())?;
+        match outcomes.into_iter().find(|o| !o.is_empty()) {
+            Some(why) => Err(String::from_utf8_lossy(&why).into_owned()),
+            None => attached,
+        }
+    }
+
+    /// Maps the others' memory, of which they have told.
+    fn join(config: &Config, me: usize, own: Own, told: &[Vec<u8>]) -> Result<Node, String> {
+        let Own { file, backing, map: own, .. } = own;
         let told: Vec<Hello> = told.iter().enumerate().map(|(p, b)| read_hello(p, b)).collect::<Result<_, _>>()?;
         if let Some((p, other)) = told.iter().enumerate().find(|(_, h)| h.image != told[0].image) {
             let (a, b) = (text(&told[0].host), text(&other.host));
@@ -132,8 +171,8 @@ impl Node {
             return Err(format!("{ranks} ranks on one node; at most {} are possible", control::MOST_RANKS));
         }
 
-        let shared = told.iter().map(|h| h.segment).min().unwrap_or(segment);
-        let (mut areas, mut bases, mut seats, mut mine) = (vec![], vec![], vec![], 0..0);
+        let shared = told.iter().map(|h| h.segment).min().expect("at least this process");
+        let (mut areas, mut maps, mut bases, mut seats, mut mine) = (vec![], vec![], vec![], vec![], 0..0);
         for (p, h) in told.iter().enumerate() {
             let map = if p == me { own.clone() } else { Arc::new(map_peer(p, h)?) };
             if p == me {
@@ -148,16 +187,23 @@ impl Node {
                 bases.push(unsafe { map.base().add(at) });
                 seats.push((p, i));
             }
+            maps.push(map.clone());
             areas.push(Control::new(map));
         }
-        // SAFETY: bases of segments of at least `shared` bytes, mapped by `areas`, which the node keeps; nobody makes
-        // references into segments.
-        let reach = unsafe { Reach::new(bases, shared) };
-        let cores = config.cores.unwrap_or_else(|| judge_cores(&told));
+        // SAFETY: bases of segments of at least `shared` bytes in the mappings that go with them; nobody makes references
+        // into segments.
+        let reach = unsafe { Reach::new(bases, shared, maps) };
+        // The barrier has one shape: what differs between the processes' environments must not matter.
+        let cores = match told[0].cores_told {
+            1 => Cores::Own,
+            2 => Cores::Shared,
+            _ => judge_cores(&told),
+        };
         let hosts = told.iter().map(|h| (text(&h.host), h.pid)).collect();
         let radix = match cores {
             Cores::Shared => 0,
-            Cores::Own => config.radix.unwrap_or(4),
+            Cores::Own if told[0].radix >= 2 => told[0].radix as usize,
+            Cores::Own => 4,
         };
         Ok(Node { file, backing, areas, seats, hosts, mine, own, reach, cores, radix, bind: config.bind })
     }
@@ -277,12 +323,6 @@ impl Seat {
         &self.barrier
     }
 
-    /// Rank r's bell, for whoever publishes something that r may wait for.
-    pub fn bell_of(&self, r: usize) -> &Bell {
-        let (p, i) = self.node.seats[r];
-        self.node.areas[p].bell(i)
-    }
-
     /// Takes `len` zeroed bytes of this rank's segment; the offset.
     pub fn take(&self, side: Side, len: u64, align: u64) -> Result<u64, Exhausted> {
         let mut heaps = self.heaps.borrow_mut();
@@ -291,6 +331,7 @@ impl Seat {
         };
         if let Err(e) = self.commit(side, &block.range) {
             heaps.give(side, block.range.start);
+            self.trim(side, &mut heaps);
             return Err(e);
         }
         if !block.stale.is_empty() {
@@ -305,7 +346,10 @@ impl Seat {
 
     /// Gives a block back by its offset; false if none starts there on that side.
     pub fn give(&self, side: Side, offset: u64) -> bool {
-        self.heaps.borrow_mut().give(side, offset).is_some()
+        let mut heaps = self.heaps.borrow_mut();
+        let given = heaps.give(side, offset).is_some();
+        self.trim(side, &mut heaps);
+        given
     }
 
     /// The side of the block that starts at this offset.
@@ -332,15 +376,35 @@ impl Seat {
         let step = if needed <= HUGE as u64 { 64 << 10 } else { HUGE as u64 };
         let want = needed.next_multiple_of(step).min(size);
         let start = if side == Side::Local { have } else { size - want };
-        let own = control::LEN as u64 + (self.rank - self.node.mine.start) as u64 * self.stride();
-        self.node.own.commit(self.node.file.as_fd(), (own + start) as usize, (want - have) as usize)?;
         committed.set(want);
-        Ok(())
+        let pending = self.node.areas[0].pending();
+        self.node.own.commit(self.node.file.as_fd(), self.in_file(start), (want - have) as usize, pending)
     }
 
-    /// Distance of two segments in this process's file: its own segment length, which may exceed what the node shares.
-    fn stride(&self) -> u64 {
-        ((self.node.own.len() - control::LEN) / self.node.mine.len()) as u64
+    /// Gives committed huge pages that lie beyond a heap back to the system.
+    fn trim(&self, side: Side, heaps: &mut Heaps) {
+        let (size, page) = (self.node.reach.segment_len(), HUGE as u64);
+        let (committed, other) = match side {
+            Side::Local => (&self.committed[0], Side::Symmetric),
+            Side::Symmetric => (&self.committed[1], Side::Local),
+        };
+        let keep = heaps.extent(side).next_multiple_of(page);
+        // Not what the other heap has, to which this one may once have reached.
+        let end = committed.get().min((size - heaps.extent(other)) / page * page);
+        if keep >= end {
+            return;
+        }
+        let start = if side == Side::Local { keep } else { size - end };
+        if self.node.own.release(self.in_file(start), (end - keep) as usize) && end == committed.get() {
+            heaps.forget(side, keep);
+        }
+        committed.set(keep);
+    }
+
+    /// Where an offset of my segment lies in this process's file, whose segments may be longer than what the node shares.
+    fn in_file(&self, offset: u64) -> usize {
+        let stride = (self.node.own.len() - control::LEN) / self.node.mine.len();
+        control::LEN + (self.rank - self.node.mine.start) * stride + offset as usize
     }
 }
 
@@ -349,10 +413,21 @@ impl Seat {
 pub struct Peek(Control);
 
 impl Peek {
-    /// By the path that the process announced.
-    pub fn open(path: &str) -> std::io::Result<Peek> {
-        let file = std::fs::OpenOptions::new().read(true).open(path)?;
-        Ok(Peek(Control::new(Arc::new(Mapping::new(file.as_fd(), control::LEN, false)?))))
+    /// By what the process announced; `None` if that is not a control area of its.
+    pub fn open(announced: &str) -> Option<Peek> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let (path, cookie) = announced.split_once(' ')?;
+        let cookie = [cookie.get(..16)?, cookie.get(16..)?].map(|half| u64::from_str_radix(half, 16).ok());
+        // Through another process's descriptors: this may be any file.
+        let plain = path.starts_with("/proc/");
+        let file =
+            plain.then(|| std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok())??;
+        let meta = file.metadata().ok()?;
+        if !meta.is_file() || meta.len() < control::LEN as u64 {
+            return None;
+        }
+        let control = Control::new(Arc::new(Mapping::new(file.as_fd(), control::LEN, false).ok()?));
+        control.is_signed([cookie[0]?, cookie[1]?]).then_some(Peek(control))
     }
 
     /// What the process's i-th rank is doing.
@@ -394,8 +469,14 @@ fn map_peer(p: usize, h: &Hello) -> Result<Mapping, String> {
 
 fn read_hello(p: usize, told: &[u8]) -> Result<Hello, String> {
     let hello = bytemuck::try_pod_read_unaligned::<Hello>(told).ok();
-    let hello = hello.filter(|h| h.magic == MAGIC && h.ranks > 0 && h.segment % HUGE as u64 == 0);
+    let hello = hello.filter(|h| h.magic == MAGIC && h.ranks > 0 && shape_is_good(h));
     hello.ok_or_else(|| format!("process {p} was built with another version of partage; rebuild it"))
+}
+
+/// The other process's numbers are used in arithmetic; they must be such as `attach` makes.
+fn shape_is_good(h: &Hello) -> bool {
+    let huge = HUGE as u64;
+    h.segment.is_multiple_of(huge) && (2 * huge..=1 << 44).contains(&h.segment) && h.radix < 1 << 16
 }
 
 fn judge_cores(told: &[Hello]) -> Cores {
@@ -520,13 +601,55 @@ mod tests {
     }
 
     #[test]
+    fn freed_memory_goes_back_to_the_system() {
+        let node = Arc::new(Node::attach(&Config { segment: Some(64 << 20), ..config(1) }, &mut Alone).unwrap());
+        let seat = node.seat(0);
+        let held = || rustix::fs::fstat(&node.file).unwrap().st_blocks as u64 * 512;
+        let before = held();
+        for side in [Side::Local, Side::Symmetric, Side::Local] {
+            let small = seat.take(side, 100, 8).unwrap();
+            let large = seat.take(side, 40 << 20, 8).unwrap();
+            let at = At { rank: 0, offset: large };
+            node.reach().put(at, 7u64).unwrap();
+            node.reach().put(At { rank: 0, offset: small }, 9u64).unwrap();
+            assert!(held() > before + (39 << 20));
+            assert!(seat.give(side, large));
+            assert!(held() < before + (10 << 20), "{side:?}: {} bytes are held", held());
+            let again = seat.take(side, 40 << 20, 8).unwrap();
+            assert_eq!((again, node.reach().get(at)), (large, Some(0u64)));
+            assert_eq!(node.reach().get(At { rank: 0, offset: small }), Some(9u64));
+            assert!(seat.give(side, again) && seat.give(side, small));
+        }
+        // A full segment: neither side gives back what the other has.
+        let a = seat.take(Side::Local, 30 << 20, 8).unwrap();
+        let b = seat.take(Side::Symmetric, 33 << 20, 8).unwrap();
+        for i in 0..(33 << 20) / 8 {
+            node.reach().put(At { rank: 0, offset: b + 8 * i }, i).unwrap();
+        }
+        assert!(seat.give(Side::Local, a));
+        assert!((0..(33 << 20) / 8).all(|i| node.reach().get(At { rank: 0, offset: b + 8 * i }) == Some(i)));
+    }
+
+    #[test]
     fn hellos_from_strangers_are_refused() {
-        let good = Hello { magic: MAGIC, ranks: 1, segment: HUGE as u64, ..Zeroable::zeroed() };
+        let good = Hello { magic: MAGIC, ranks: 1, segment: 2 * HUGE as u64, ..Zeroable::zeroed() };
         assert!(read_hello(0, bytemuck::bytes_of(&good)).is_ok());
         assert!(read_hello(0, &[]).is_err());
         assert!(read_hello(0, &bytemuck::bytes_of(&good)[1..]).is_err());
         assert!(read_hello(0, bytemuck::bytes_of(&Hello { magic: 1, ..good })).is_err());
         assert!(read_hello(0, bytemuck::bytes_of(&Hello { ranks: 0, ..good })).is_err());
+        for segment in [0, HUGE as u64, 3 * HUGE as u64 + 1, 1 << 45] {
+            assert!(read_hello(0, bytemuck::bytes_of(&Hello { segment, ..good })).is_err());
+        }
+        for bad in [
+            "",
+            "/proc/self/exe",
+            "/dev/zero 0",
+            "/proc/self/exe 00",
+            "/proc/self/maps 0000000000000000000000000000000f",
+        ] {
+            assert!(Peek::open(bad).is_none(), "{bad}");
+        }
         // Another process's descriptor that is no file of ours.
         assert!(map_peer(1, &Hello { pid: std::process::id(), fd: 0, ..good }).is_err());
         assert!(map_peer(1, &Hello { pid: u32::MAX, ..good }).is_err());

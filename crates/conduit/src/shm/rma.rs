@@ -8,7 +8,9 @@
 use crate::contract::{At, Memory, Outside};
 use crate::copy;
 use crate::heap::FIRST;
+use crate::shm::segment::Mapping;
 use bytemuck::Pod;
+use std::sync::Arc;
 
 /// Where every rank's segment is mapped here. Plain data behind one pointer: the first thing that a put looks at.
 #[derive(Debug, Clone)]
@@ -19,6 +21,8 @@ pub struct Reach {
     room: u64,
     /// For values of 1, 2, 4 and 8 bytes: how many of them after FIRST the last one is that fits.
     last: [u64; 4],
+    /// What the bases point into.
+    _maps: Arc<[Arc<Mapping>]>,
 }
 
 /// Values up to this size fit into any segment.
@@ -32,11 +36,12 @@ unsafe impl Sync for Reach {}
 impl Reach {
     /// # Safety
     /// Each base is a page's address and the start of `len` bytes of mapped shared memory into which no reference exists, and they stay
-    /// mapped as long as this value or a clone of it is used.
-    pub unsafe fn new(bases: Vec<*mut u8>, len: u64) -> Reach {
+    /// mapped as long as `maps` live.
+    pub unsafe fn new(bases: Vec<*mut u8>, len: u64, maps: Vec<Arc<Mapping>>) -> Reach {
         assert!(len >= FIRST + SMALL as u64);
         let room = len - FIRST;
-        Reach { bases: bases.into(), room, last: [0, 1, 2, 3].map(|shift| (room - (1 << shift)) >> shift) }
+        let last = [0, 1, 2, 3].map(|shift| (room - (1 << shift)) >> shift);
+        Reach { bases: bases.into(), room, last, _maps: maps.into() }
     }
 
     /// The length of every segment.

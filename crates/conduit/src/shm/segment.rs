@@ -12,6 +12,7 @@
 //! handed out: what the machine and the control groups still give is compared first, then the pages are populated in
 //! a call that can fail.
 
+use crate::sync::{AtomicU64, Ordering::Relaxed};
 use crate::topology;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -183,30 +184,46 @@ impl Mapping {
         let _ = unsafe { rustix::mm::madvise(self.base.add(at).cast(), len, Advice::LinuxHugepage) };
     }
 
-    /// Makes the pages of this part present, or says why that cannot be.
-    pub fn commit(&self, fd: BorrowedFd<'_>, at: usize, len: usize) -> Result<(), Exhausted> {
+    /// Makes the pages of this part present, or says why that cannot be (and may have made some). `pending` counts the bytes that ranks of this
+    /// node are about to populate: all of them may ask at once, and none sees the others' pages yet.
+    pub fn commit(&self, fd: BorrowedFd<'_>, at: usize, len: usize, pending: &AtomicU64) -> Result<(), Exhausted> {
         assert!(at + len <= self.len);
-        let left = topology::memory_left();
+        let others = pending.fetch_add(len as u64, Relaxed);
+        let left = topology::memory_left().saturating_sub(others);
         // What is left must also carry page tables and everybody else for a moment.
         let reserve = (topology::memory_total() / 128).min(64 << 20);
-        if left < len as u64 + reserve {
-            return Err(Exhausted::Memory { left: left.saturating_sub(reserve) });
-        }
-        for start in (at..at + len).step_by(64 << 20) {
-            let step = (64 << 20).min(at + len - start);
-            // SAFETY: populating pages of our own shared mapping changes no contents.
-            match unsafe { rustix::mm::madvise(self.base.add(start).cast(), step, Advice::LinuxPopulateWrite) } {
-                Ok(()) => {}
-                // Before Linux 5.14.
-                Err(Errno::INVAL) => {
-                    let flags = rustix::fs::FallocateFlags::empty();
-                    rustix::fs::fallocate(fd, flags, start as u64, step as u64)
-                        .map_err(|_| Exhausted::Memory { left: topology::memory_left() })?;
+        let mut done = 0;
+        let mut result = Err(Exhausted::Memory { left: left.saturating_sub(reserve) });
+        if left >= len as u64 + reserve {
+            result = Ok(());
+            while done < len && result.is_ok() {
+                let step = (16 << 20).min(len - done);
+                result = self.populate(fd, at + done, step);
+                if result.is_ok() {
+                    pending.fetch_sub(step as u64, Relaxed);
+                    done += step;
                 }
-                Err(_) => return Err(Exhausted::Memory { left: topology::memory_left() }),
             }
         }
-        Ok(())
+        pending.fetch_sub((len - done) as u64, Relaxed);
+        result
+    }
+
+    fn populate(&self, fd: BorrowedFd<'_>, at: usize, len: usize) -> Result<(), Exhausted> {
+        // SAFETY: populating pages of our own shared mapping changes no contents.
+        let done = match unsafe { rustix::mm::madvise(self.base.add(at).cast(), len, Advice::LinuxPopulateWrite) } {
+            // Before Linux 5.14.
+            Err(Errno::INVAL) => rustix::fs::fallocate(fd, rustix::fs::FallocateFlags::empty(), at as u64, len as u64),
+            done => done,
+        };
+        done.map_err(|_| Exhausted::Memory { left: topology::memory_left() })
+    }
+
+    /// Gives whole pages back to the system; they read as zero afterwards. False: they are as they were.
+    pub fn release(&self, at: usize, len: usize) -> bool {
+        assert!(at + len <= self.len);
+        // SAFETY: pages of our own mapping, into which no reference exists; who still reads them reads zeros.
+        len == 0 || unsafe { rustix::mm::madvise(self.base.add(at).cast(), len, Advice::LinuxRemove) }.is_ok()
     }
 }
 
@@ -247,7 +264,9 @@ mod tests {
             let b = Mapping::new(again.as_fd(), len, true).unwrap();
             assert_eq!((a.base() as usize % HUGE, b.base() as usize % HUGE), (0, 0));
             a.advise_huge(HUGE, len - HUGE);
-            a.commit(fd.as_fd(), 0, HUGE + 4096).unwrap();
+            let pending = AtomicU64::new(0);
+            a.commit(fd.as_fd(), 0, HUGE + 4096, &pending).unwrap();
+            assert_eq!(pending.load(Relaxed), 0);
             // SAFETY: within both mappings, which nobody else uses.
             unsafe {
                 crate::copy::store(a.base().add(HUGE + 8), 77u64);
@@ -255,6 +274,9 @@ mod tests {
             }
             let blocks = rustix::fs::fstat(&fd).unwrap().st_blocks as usize * 512;
             assert!((HUGE..=3 * HUGE).contains(&blocks), "{backing:?}: {blocks} bytes for {len}");
+            assert!(a.release(HUGE, 2 * HUGE));
+            // SAFETY: as above.
+            assert_eq!(unsafe { crate::copy::load::<u64>(b.base().add(HUGE + 8)) }, 0, "given back");
         }
     }
 
@@ -263,6 +285,11 @@ mod tests {
         let len = 1usize << 46;
         let (fd, _) = create(len as u64 / 2, false).unwrap();
         let m = Mapping::new(fd.as_fd(), len / 2, true).unwrap();
-        assert!(matches!(m.commit(fd.as_fd(), 0, len / 2), Err(Exhausted::Memory { .. })));
+        let pending = AtomicU64::new(0);
+        assert!(matches!(m.commit(fd.as_fd(), 0, len / 2, &pending), Err(Exhausted::Memory { .. })));
+        // What others are about to take is not there either.
+        let pending = AtomicU64::new(topology::memory_total());
+        assert!(matches!(m.commit(fd.as_fd(), 0, 4096, &pending), Err(Exhausted::Memory { .. })));
+        assert_eq!(pending.load(Relaxed), topology::memory_total());
     }
 }
