@@ -64,7 +64,6 @@ pub fn unknown() -> Vec<(String, Option<&'static str>)> {
 pub(crate) struct Settings {
     pub ranks: Option<usize>,
     pub threads: Option<usize>,
-    pub boot: Option<String>,
     pub segment: Option<u64>,
     pub no_huge: bool,
     pub bind: bool,
@@ -121,11 +120,9 @@ impl Settings {
                 Some(n.ok_or_else(|| bad("PARTAGE_RADIX", v, "auto, or a number from 2"))?)
             }
         };
-        let boot = one_of("PARTAGE_BOOT", &["detect", "alone", "pmi"])?;
         Ok(Settings {
             ranks: count("PARTAGE_RANKS")?,
             threads: count("PARTAGE_THREADS")?,
-            boot: boot.filter(|&i| i > 0).map(|i| ["", "alone", "pmi"][i].to_string()),
             segment,
             no_huge: one_of("PARTAGE_HUGE", &["auto", "never"])? == Some(1),
             bind: one_of("PARTAGE_BIND", &["none", "core"])? == Some(1),
@@ -193,8 +190,6 @@ mod tests {
         assert_eq!(with("PARTAGE_HANG_AFTER", "500ms").unwrap().hang_after, Some(Duration::from_millis(500)));
         assert_eq!(with("PARTAGE_HANG_AFTER", "never").unwrap().hang_after, None);
         assert_eq!(with("PARTAGE_TEST", "procs=3").unwrap().test_procs, Some(Some(3)));
-        assert_eq!(with("PARTAGE_BOOT", "alone").unwrap().boot.as_deref(), Some("alone"));
-        assert_eq!(with("PARTAGE_BOOT", "detect").unwrap().boot, None);
     }
 
     #[test]
@@ -210,7 +205,6 @@ mod tests {
             ("PARTAGE_TIMEOUT", "-3"),
             ("PARTAGE_WAIT", "spin"),
             ("PARTAGE_TEST", "procs=0"),
-            ("PARTAGE_BOOT", "mpi"),
         ] {
             let e = with(name, value).unwrap_err();
             assert!(e.to_string().starts_with(&format!("{name}={value}: must be ")), "{e}");

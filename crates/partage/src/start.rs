@@ -146,10 +146,11 @@ impl Launch {
     where
         F: Fn(&Job) -> std::result::Result<R, String> + Sync,
     {
-        let settings = Settings::read()?;
         warn_of_unknown_settings();
         let _one = Exclusive::take()?;
-        let (kind, processes) = connect(&settings)?;
+        // Connected first, so that what is wrong with the settings is said once.
+        let (kind, processes) = connect()?;
+        let settings = Settings::read()?;
         let call = Call::of(self.test_name.as_deref(), kind);
         if kind == Kind::Alone && self.procs.is_some_and(|p| p != 1) {
             return self.start_processes(&call);
@@ -388,10 +389,11 @@ fn test_name() -> String {
 }
 
 /// Connects this process to the others, once.
-fn connect(settings: &Settings) -> Result<(Kind, usize)> {
+fn connect() -> Result<(Kind, usize)> {
     let mut boot = fail::boot();
     if boot.is_none() {
-        let connected = Boot::connect(settings.boot.as_deref()).map_err(Error::start)?;
+        let how = std::env::var("PARTAGE_BOOT").ok().filter(|how| how != "detect");
+        let connected = Boot::connect(how.as_deref()).map_err(Error::start)?;
         if connected.kind() == Kind::Launcher {
             launcher::die_with_launcher();
         }
