@@ -23,7 +23,7 @@
 
 use crate::record::Site;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*, full_fence};
-use crate::wait::{Aborted, Bell, Step, Waiter};
+use crate::wait::{Aborted, Bell, Sleepers, Step, Waiter};
 use std::cell::Cell;
 use std::fmt;
 
@@ -162,6 +162,15 @@ pub struct Release {
     /// verdict may arrive again and overwrite its slot while another still reads.
     ranks: [AtomicU64; 2],
     values: [AtomicU64; 2],
+    /// Here, because the last rank looks at them right after it has written this line.
+    sleepers: Sleepers,
+}
+
+impl Release {
+    /// The ranks of the node that sleep.
+    pub fn sleepers(&self) -> &Sleepers {
+        &self.sleepers
+    }
 }
 
 /// Where a barrier's words live: in a control area, or, in a model, on the heap.
@@ -380,10 +389,15 @@ impl<P: Places> Barrier<P> {
         let bad = tagged && self.compare(epoch);
         release.word.store(epoch << 2 | u64::from(tagged) << 1 | u64::from(bad), Release);
         full_fence();
-        for r in 0..self.n {
-            if r != self.me {
-                self.places.bell(r).ring_after_fence();
-            }
+        if release.sleepers.any() {
+            self.wake_all();
+        }
+    }
+
+    #[cold]
+    fn wake_all(&self) {
+        for r in (0..self.n).filter(|&r| r != self.me) {
+            self.places.bell(r).ring_after_fence();
         }
     }
 
@@ -453,6 +467,10 @@ mod testing {
         }
     }
 
+    pub fn waiter(heap: &Heap, r: usize, cores: crate::wait::Cores) -> Waiter<'_> {
+        Waiter::new(&heap.bells[r], heap.release.sleepers(), &heap.records[r], &heap.abort, cores)
+    }
+
     pub fn meet<P: Places>(b: &Barrier<P>, w: &Waiter<'_>, tag: Tag, aux: u64) -> Verdict {
         let arrived = b.arrive(tag, aux);
         match b.wait(&arrived, w, || Site::here("barrier"), || false).unwrap() {
@@ -483,7 +501,7 @@ mod testing {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::testing::{Heap, meet};
+    use super::testing::{Heap, meet, waiter};
     use super::*;
     use crate::wait::Cores;
     use std::sync::atomic::AtomicUsize;
@@ -496,7 +514,7 @@ mod tests {
                 let (heap, body) = (&heap, &body);
                 s.spawn(move || {
                     let b = Barrier::new(heap, r, n, radix);
-                    let w = Waiter::new(heap.bell(r), &heap.records[r], &heap.abort, Cores::Shared);
+                    let w = waiter(heap, r, Cores::Shared);
                     body(r, &|tag, aux| meet(&b, &w, tag, aux));
                 })
             };
@@ -587,7 +605,7 @@ mod models {
             let rank = move |heap: Arc<(Heap, Vec<AtomicU64>)>, r: usize| {
                 let (heap, data) = &*heap;
                 let b = Barrier::new(heap, r, n, radix);
-                let w = Waiter::new(heap.bell(r), &heap.records[r], &heap.abort, Cores::Own);
+                let w = super::testing::waiter(&heap, r, Cores::Own);
                 for i in 1..=rounds {
                     data[r].store(i, Relaxed);
                     let verdict = super::testing::meet(&b, &w, Tag::Plain, u64::MAX);
@@ -641,8 +659,7 @@ mod models {
             let heap = Arc::new(Heap::new(2));
             let side = |heap: Arc<Heap>, r: usize, tag: Tag| {
                 let b = Barrier::new(&*heap, r, 2, 0);
-                let places = &*heap;
-                let w = Waiter::new(places.bell(r), &heap.records[r], &heap.abort, Cores::Own);
+                let w = super::testing::waiter(&heap, r, Cores::Own);
                 super::testing::meet(&b, &w, tag, u64::MAX)
             };
             let h = heap.clone();

@@ -16,24 +16,29 @@
 //! (store buffering), so either the sleeper does not sleep or the waker wakes it. Without either fence wakes are lost;
 //! an ordinary stress test does not notice, the loom models of the barrier do. The timed park is only a belt.
 //!
+//! Whoever wakes many looks at one word first, the node's count of sleepers ([`Sleepers`]), and at the bells only if there
+//! are some: sixteen bells lie in sixteen pages.
+//!
 //! # Memory ordering
-//! The bell carries no data: its accesses are relaxed and the two full fences order them. What the condition guards is
-//! ordered by the condition's own release store and acquire load.
+//! The bell and the count carry no data: their accesses are relaxed and the two full fences order them. Each is right by
+//! itself: whoever reads an old value of either after its fence has published before the sleeper's fence, and the
+//! sleeper's last look sees it. What the condition guards is ordered by the condition's own release store and acquire
+//! load.
 //!
 //! # Hang reports
 //! A wait that reaches its park publishes where it waits in the rank's [`Record`](crate::record::Record), and takes it
 //! back when it ends. A wait that ends earlier writes nothing.
 
 use crate::record::{Record, Site};
-use crate::sync::{AtomicU32, Futex, Ordering::*, full_fence, now_ns};
+use crate::sync::{AtomicU32, Futex, Ordering::*, full_fence, ticks, ticks_per_us};
 use std::cell::Cell;
 
 /// How long a rank spins or yields before it parks.
-const PATIENCE_NS: u64 = 50_000;
+const PATIENCE_US: u64 = 50;
 /// A single yield that takes longer met a foreign load.
-const FOREIGN_NS: u64 = 500_000;
+const FOREIGN_US: u64 = 500;
 /// How long a rank that met a foreign load does not yield.
-const FOREIGN_HOLD_NS: u64 = 50_000_000;
+const FOREIGN_HOLD_US: u64 = 50_000;
 /// The longest time that a rank sleeps without looking at its condition and at the abort word.
 const PARK_NS: u64 = 100_000_000;
 /// Looks at the condition between two looks at the clock.
@@ -102,31 +107,47 @@ impl Bell {
     }
 }
 
-/// What a waiting rank uses: its bell, its record and the job's abort word, all in shared memory, and its policy.
+/// How many ranks of a node are parked, or about to be.
+#[derive(Debug)]
+#[cfg_attr(not(loom), repr(transparent))]
+pub struct Sleepers(AtomicU32);
+
+impl Default for Sleepers {
+    fn default() -> Self {
+        Sleepers(AtomicU32::new(0))
+    }
+}
+
+impl Sleepers {
+    /// Are there any? After a [`full_fence`] that follows the publication.
+    #[inline(always)]
+    pub fn any(&self) -> bool {
+        self.0.load(Relaxed) != 0
+    }
+}
+
+/// What a waiting rank uses: its bell, the count of sleepers, its record and the job's abort word, all in shared memory,
+/// and its policy.
 #[derive(Debug)]
 pub struct Waiter<'m> {
     bell: &'m Bell,
+    sleepers: &'m Sleepers,
     record: &'m Record,
     abort: &'m AtomicU32,
     cores: Cores,
+    ticks_per_us: u64,
     no_yield_before: Cell<u64>,
-    parks: Cell<u64>,
 }
 
 impl<'m> Waiter<'m> {
     /// A waiter for the owner of `bell` and `record`.
-    pub fn new(bell: &'m Bell, record: &'m Record, abort: &'m AtomicU32, cores: Cores) -> Self {
-        Waiter { bell, record, abort, cores, no_yield_before: Cell::new(0), parks: Cell::new(0) }
+    pub fn new(bell: &'m Bell, sleepers: &'m Sleepers, record: &'m Record, abort: &'m AtomicU32, cores: Cores) -> Self {
+        Waiter { bell, sleepers, record, abort, cores, ticks_per_us: ticks_per_us(), no_yield_before: Cell::new(0) }
     }
 
     /// The policy in force.
     pub fn cores(&self) -> Cores {
         self.cores
-    }
-
-    /// How often this waiter has gone to sleep.
-    pub fn parks(&self) -> u64 {
-        self.parks.get()
     }
 
     /// Has the job been aborted?
@@ -175,8 +196,7 @@ impl<'m> Waiter<'m> {
 
     #[inline(always)]
     fn spin(&self, look: &impl Fn() -> Step) -> Step {
-        // A pause between looks lets whoever writes the line keep it until it is done with it. The clock, which costs
-        // as much as a cache line's way, is read after a round of looks.
+        // A pause between looks lets whoever writes the line keep it until it is done with it.
         let mut start = None;
         loop {
             for _ in 0..ROUND {
@@ -185,8 +205,8 @@ impl<'m> Waiter<'m> {
                     found => return found,
                 }
             }
-            let now = now_ns();
-            if now - *start.get_or_insert(now) > PATIENCE_NS {
+            let now = ticks();
+            if now.wrapping_sub(*start.get_or_insert(now)) > PATIENCE_US * self.ticks_per_us {
                 return Step::Idle;
             }
         }
@@ -194,23 +214,24 @@ impl<'m> Waiter<'m> {
 
     #[inline(always)]
     fn yielding(&self, look: &impl Fn() -> Step) -> Step {
-        let start = now_ns();
+        let start = ticks();
         if start < self.no_yield_before.get() {
             return Step::Idle;
         }
         let mut before = start;
         loop {
             std::thread::yield_now();
+            let after = ticks();
+            // Also when the wait ends here: the next one shall not meet the same neighbour.
+            let foreign = after.wrapping_sub(before) > FOREIGN_US * self.ticks_per_us;
+            if foreign {
+                self.no_yield_before.set(after + FOREIGN_HOLD_US * self.ticks_per_us);
+            }
             let found = look();
             if found != Step::Idle {
                 return found;
             }
-            let after = now_ns();
-            if after - before > FOREIGN_NS {
-                self.no_yield_before.set(after + FOREIGN_HOLD_NS);
-                return Step::Idle;
-            }
-            if after - start > PATIENCE_NS {
+            if foreign || after.wrapping_sub(start) > PATIENCE_US * self.ticks_per_us {
                 return Step::Idle;
             }
             before = after;
@@ -221,16 +242,18 @@ impl<'m> Waiter<'m> {
     fn park(&self, look: &impl Fn() -> Step) -> Result<Step, Aborted> {
         let word = self.bell.0.word();
         loop {
-            self.parks.set(self.parks.get() + 1);
             word.store(1, Relaxed);
+            self.sleepers.0.fetch_add(1, Relaxed);
             full_fence();
             let mut found = look();
-            if found == Step::Idle && !self.aborted() {
+            let sleep = found == Step::Idle && !self.aborted();
+            if sleep {
                 self.bell.0.wait(1, PARK_NS);
-                word.store(0, Relaxed);
+            }
+            word.store(0, Relaxed);
+            self.sleepers.0.fetch_sub(1, Relaxed);
+            if sleep {
                 found = look();
-            } else {
-                word.store(0, Relaxed);
             }
             if found != Step::Idle {
                 return Ok(found);

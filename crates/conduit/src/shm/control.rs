@@ -3,8 +3,7 @@
 //! | offset | what |
 //! |---|---|
 //! | 0 | [`Header`]: cookie, the abort word, bytes being committed |
-//! | 4 KiB | the barrier's pair and release lines |
-//! | 8 KiB | the barrier's counters, a line each |
+//! | 4 KiB | the barrier's pair and release lines, then its counters, a line each: in one page where ranks are few |
 //! | 16 MiB | one [`Seat`] per rank of the process: bell, barrier slot, record |
 //!
 //! Of all but the cookie and the seats only those of the node's first process are used. Everything is an atomic;
@@ -14,7 +13,7 @@ use crate::barrier::{Counter, Pair, Places, Release, Slot};
 use crate::record::Record;
 use crate::shm::segment::Mapping;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
-use crate::wait::Bell;
+use crate::wait::{Bell, Sleepers};
 use std::sync::Arc;
 
 /// Bytes of the control area (virtual; a few pages of it exist).
@@ -22,7 +21,7 @@ pub const LEN: usize = 128 << 20;
 /// Ranks of a node, at most: what a barrier counts.
 pub const MOST_RANKS: usize = (1 << 16) - 1;
 const BARRIER: usize = 4096;
-const COUNTERS: usize = 8192;
+const COUNTERS: usize = BARRIER + size_of::<BarrierLines>();
 const SEATS: usize = 16 << 20;
 const SEAT: usize = 1024;
 const MAGIC: u64 = u64::from_le_bytes(*b"partage1");
@@ -97,6 +96,12 @@ impl Control {
     /// Bytes that ranks of the node are about to commit; see [`Mapping::commit`].
     pub fn pending(&self) -> &AtomicU64 {
         &self.header().pending.0
+    }
+
+    /// The node's count of sleeping ranks.
+    pub fn sleepers(&self) -> &Sleepers {
+        // SAFETY: the barrier's lines are inside and aligned, see the table above; all fields are atomics.
+        unsafe { (*self.0.base().add(BARRIER).cast::<BarrierLines>()).release.sleepers() }
     }
 
     /// The bell of the process's i-th rank.

@@ -143,6 +143,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"hello 01");
 impl Node {
     /// Collective over the processes of the job. If it fails on one process it fails on all, with the same words.
     pub fn attach(config: &Config, exchange: &mut dyn Exchange) -> Result<Node, String> {
+        // By the time ranks take their seats, the rate of the counter will be known.
+        crate::sync::ticks_per_us();
         let own = Own::create(config, exchange)?;
         exchange.announce(&own.announcement());
         let told = exchange.all_gather(bytemuck::bytes_of(&own.hello))?;
@@ -297,7 +299,7 @@ impl Seat {
         let waiter = unsafe {
             let area: &'static Control = &*std::ptr::from_ref(&node.areas[p]);
             let first: &'static Control = &*std::ptr::from_ref(&node.areas[0]);
-            Waiter::new(area.bell(i), area.record(i), first.abort(), node.cores)
+            Waiter::new(area.bell(i), first.sleepers(), area.record(i), first.abort(), node.cores)
         };
         let places = NodePlaces::new(&node.areas, node.seats.iter().copied());
         let barrier = Barrier::new(places, rank, node.ranks(), node.radix);
