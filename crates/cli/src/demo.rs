@@ -35,7 +35,7 @@ pub struct RankOptions {
 /// Runs it; 0 if all agree.
 pub fn demo(options: Options) -> i32 {
     let (ranks, size, steps) = (usize::from(options.ranks), usize::from(options.size), options.steps);
-    println!("Heat on a plate of {size} x {size}, {steps} steps, {ranks} ranks.");
+    out!("Heat on a plate of {size} x {size}, {steps} steps, {ranks} ranks.");
     let begun = Instant::now();
     let wanted = serial(size, steps);
     let mut table = comfy_table::Table::new();
@@ -63,10 +63,10 @@ pub fn demo(options: Options) -> i32 {
             }
         }
     }
-    println!("{table}");
+    out!("{table}");
     if good {
         picture(&plate, size);
-        println!("The same program, three ways: `partage run -n 8 --procs 2 ./your-program` does it with yours.");
+        out!("The same program, three ways: `partage run -n 8 --procs 2 ./your-program` does it with yours.");
     }
     i32::from(!good)
 }
@@ -224,6 +224,6 @@ fn picture(plate: &[f64], size: usize) {
                 line.push(b" .:-=+*#%@"[(heat * 9.0) as usize] as char);
             }
         }
-        println!("{line}{}", if colours { "\x1b[0m" } else { "" });
+        out!("{line}{}", if colours { "\x1b[0m" } else { "" });
     }
 }

@@ -7,30 +7,30 @@ use std::fs;
 
 /// Prints it.
 pub fn info() -> i32 {
-    println!("partage {}", env!("CARGO_PKG_VERSION"));
-    println!("\nMachine");
+    out!("partage {}", env!("CARGO_PKG_VERSION"));
+    out!("\nMachine");
     let mut machine = plain();
     for (what, value) in rows() {
         machine.add_row([what, value]);
     }
-    println!("{machine}");
+    out!("{machine}");
 
-    println!("\nConduits");
+    out!("\nConduits");
     let mut conduits = plain();
     conduits.add_row(["  shm", "ranks of one node, by shared memory: ready"]);
-    println!("{conduits}");
+    out!("{conduits}");
 
-    println!("\nSettings (environment)");
+    out!("\nSettings (environment)");
     let mut settings = plain();
     settings.set_content_arrangement(ContentArrangement::Dynamic);
     settings.set_header(["name", "value", "origin", "meaning"]);
     for s in partage::settings::all() {
         settings.add_row([s.name, &s.value, s.origin, s.meaning]);
     }
-    println!("{settings}");
+    out!("{settings}");
     for (name, near) in partage::settings::unknown() {
         let hint = near.map_or(String::new(), |n| format!("; did you mean {n}?"));
-        println!("warning: there is no setting {name}{hint}");
+        out!("warning: there is no setting {name}{hint}");
     }
     0
 }

@@ -1,5 +1,15 @@
 //! The `partage` command: start jobs, see the machine, try it out, measure it.
 
+/// A line on standard output; if nobody reads it any more, the program ends.
+macro_rules! out {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        if writeln!(std::io::stdout(), $($text)*).is_err() {
+            std::process::exit(1);
+        }
+    }};
+}
+
 mod bench;
 mod demo;
 mod info;

@@ -505,6 +505,8 @@ mod tests {
     use super::*;
     use crate::wait::Cores;
     use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc::RecvTimeoutError;
+    use std::time::Duration;
 
     /// Runs `body` on n threads, each with its barrier and a function that meets and returns the verdict.
     fn ranks(n: usize, radix: usize, body: impl Fn(usize, &dyn Fn(Tag, u64) -> Verdict) + Sync) {
@@ -518,9 +520,24 @@ mod tests {
                     body(r, &|tag, aux| meet(&b, &w, tag, aux));
                 })
             };
+            // A watchdog: if the barrier hangs, it says where each rank is and ends the waits.
+            let (done, watched) = std::sync::mpsc::channel::<()>();
+            let watchdog = s.spawn({
+                let heap = &heap;
+                move || {
+                    if watched.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+                        let doing: Vec<_> = heap.records.iter().map(|r| r.read()).collect();
+                        eprintln!("{n} ranks, radix {radix}, hang: {doing:?}");
+                        heap.abort.store(1, Release);
+                        (0..n).for_each(|r| heap.bell(r).ring());
+                    }
+                }
+            });
             // Joined by hand: the end of a scope is not seen by the thread sanitizer.
             let ranks: Vec<_> = (0..n).map(start).collect();
             ranks.into_iter().for_each(|r| r.join().unwrap());
+            drop(done);
+            watchdog.join().unwrap();
         });
     }
 

@@ -167,7 +167,7 @@ pub fn bench(what: What) -> i32 {
         match figure.measure(options.rounds.into(), &cores) {
             Ok(m) => {
                 if options.json {
-                    println!("{}", figure.json(&m));
+                    out!("{}", figure.json(&m));
                 }
                 results.push((figure, m));
             }
@@ -180,7 +180,7 @@ pub fn bench(what: What) -> i32 {
     }
     bar.finish_and_clear();
     if !options.json {
-        println!("{}", table(&results));
+        out!("{}", table(&results));
     }
     eprintln!("{}", summary(&results));
     if let Some(((all, others), (all_now, others_now))) = before.zip(ticks())
