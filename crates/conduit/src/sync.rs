@@ -55,15 +55,29 @@ pub fn ticks() -> u64 {
 /// How many [`ticks`] a microsecond has: measured against the clock from the first call on, a guess until some time has
 /// passed. Call it early once, and again when it is needed.
 pub fn ticks_per_us() -> u64 {
-    static BEGIN: std::sync::OnceLock<(u64, u64)> = std::sync::OnceLock::new();
-    static RATE: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
-    let (ticks_then, ns_then) = *BEGIN.get_or_init(|| (ticks(), now_ns()));
-    let (ticks_now, ns_now) = (ticks(), now_ns());
-    let us = ns_now.saturating_sub(ns_then) / 1000;
+    // Plain cells that threads may fill at the same time: a mix of two beginnings is off by less than they are apart.
+    use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    static BEGIN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+    static RATE: AtomicU64 = AtomicU64::new(0);
+    match RATE.load(Relaxed) {
+        0 => {}
+        rate => return rate,
+    }
+    let now = [ticks(), now_ns()];
+    let begin = [0, 1].map(|i| match BEGIN[i].load(Relaxed) {
+        0 => {
+            BEGIN[i].store(now[i], Relaxed);
+            now[i]
+        }
+        begin => begin,
+    });
+    let us = now[1].saturating_sub(begin[1]) / 1000;
     if us < 50 {
         return 1000;
     }
-    *RATE.get_or_init(|| (ticks_now.saturating_sub(ticks_then) / us).clamp(1, 100_000))
+    let rate = (now[0].saturating_sub(begin[0]) / us).clamp(1, 100_000);
+    RATE.store(rate, Relaxed);
+    rate
 }
 
 /// A 32-bit word that threads of any process can sleep on.

@@ -26,7 +26,7 @@
 //! load.
 //!
 //! # Hang reports
-//! A wait that reaches its park publishes where it waits in the rank's [`Record`](crate::record::Record), and takes it
+//! A wait that reaches its park publishes where it waits in the rank's [`Record`], and takes it
 //! back when it ends. A wait that ends earlier writes nothing.
 
 use crate::record::{Record, Site};

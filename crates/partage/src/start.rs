@@ -1,4 +1,4 @@
-//! From a program to its ranks and back: [`run`], [`test`], [`Launch`].
+//! From a program to its ranks and back: [`run`], [`test()`], [`Launch`].
 //!
 //! A job is processes × threads. Under a launcher each process joins the others and hosts its share of the ranks; without
 //! one the process is the whole job. Each rank is a thread (the first of a process is the calling one) that runs the
