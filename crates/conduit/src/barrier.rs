@@ -158,8 +158,8 @@ pub struct Release {
     /// Epoch times four, plus two if there were tags, plus one if they disagreed.
     word: AtomicU64,
     aux: AtomicU64,
-    /// The two ranks that disagree (or the first that came with a tag), the kinds of their tags and their values: copies, since a rank that has seen the
-    /// verdict may arrive again and overwrite its slot while another still reads.
+    /// The two ranks that disagree (or the first that came with a tag), the kinds of their tags and their values: copies,
+    /// since a rank that has seen the verdict may arrive again and overwrite its slot while another still reads.
     ranks: [AtomicU64; 2],
     values: [AtomicU64; 2],
     /// Here, because the last rank looks at them right after it has written this line.

@@ -95,11 +95,14 @@ impl Heaps {
         }
     }
 
-    /// Everything on this side beyond `extent` is zero again.
-    pub fn forget(&mut self, side: Side, extent: u64) {
-        let high = if side == Side::Local { extent - FIRST } else { extent };
+    /// Everything from `from` to `to`, counted from this side's end of the segment, is zero again.
+    pub fn forget(&mut self, side: Side, from: u64, to: u64) {
+        let first = if side == Side::Local { FIRST } else { 0 };
         let ranges = self.side(side);
-        ranges.high = ranges.high.min(high);
+        // Only if nothing beyond may hold old bytes.
+        if ranges.high + first <= to {
+            ranges.high = ranges.high.min(from.saturating_sub(first));
+        }
     }
 
     /// Bytes in use on both sides.
@@ -286,10 +289,18 @@ mod tests {
             assert!(!both.is_empty() && b.stale.start <= both.start && b.stale.end >= both.end, "{a:?} {b:?}");
             // Until the pages were given back.
             heaps.give(then, b.range.start).unwrap();
+            // Half of it is not enough.
             let kept = heaps.extent(first);
-            heaps.forget(first, kept);
+            heaps.forget(first, kept, kept + (1 << 20));
             let kept = heaps.extent(then);
-            heaps.forget(then, kept);
+            heaps.forget(then, kept, SIZE);
+            let c = heaps.take(then, 3 << 20, 16).unwrap();
+            assert_eq!(c.stale, both, "{c:?}");
+            heaps.give(then, c.range.start).unwrap();
+            for side in [first, then] {
+                let kept = heaps.extent(side);
+                heaps.forget(side, kept, SIZE);
+            }
             assert!(heaps.take(then, 3 << 20, 16).unwrap().stale.is_empty());
         }
     }

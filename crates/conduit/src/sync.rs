@@ -63,7 +63,12 @@ pub fn ticks_per_us() -> u64 {
         0 => {}
         rate => return rate,
     }
-    let now = [ticks(), now_ns()];
+    // A pair of readings between which this thread was not interrupted.
+    let now = (0..100).find_map(|_| {
+        let (before, ticks, after) = (now_ns(), ticks(), now_ns());
+        (after - before < 1000).then_some([ticks, before])
+    });
+    let Some(now) = now else { return 1000 };
     let begin = [0, 1].map(|i| match BEGIN[i].load(Relaxed) {
         0 => {
             BEGIN[i].store(now[i], Relaxed);
@@ -72,7 +77,7 @@ pub fn ticks_per_us() -> u64 {
         begin => begin,
     });
     let us = now[1].saturating_sub(begin[1]) / 1000;
-    if us < 50 {
+    if us < 200 {
         return 1000;
     }
     let rate = (now[0].saturating_sub(begin[0]) / us).clamp(1, 100_000);

@@ -9,7 +9,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{PanicHookInfo, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 
 /// The exit code of a process in which a rank panicked.
 pub(crate) const PANICKED: i32 = 101;
@@ -20,6 +20,8 @@ thread_local! {
     /// Does a failure of this rank end the process? Then the panic hook keeps its line instead of printing it.
     static QUIET: Cell<bool> = const { Cell::new(false) };
     static LINE: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// The panic before that one, which it may have interrupted.
+    static BEFORE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// This process's connection to the others, kept from the first job to the end of the process.
@@ -31,6 +33,15 @@ pub(crate) static ENDING: AtomicBool = AtomicBool::new(false);
 /// The connection. Never held while waiting for other ranks, but for the exchange at the start.
 pub(crate) fn boot() -> MutexGuard<'static, Option<Boot>> {
     BOOT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same if nobody holds it.
+pub(crate) fn try_boot() -> Option<MutexGuard<'static, Option<Boot>>> {
+    match BOOT.try_lock() {
+        Ok(boot) => Some(boot),
+        Err(TryLockError::Poisoned(boot)) => Some(boot.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// Unwinds this rank because the job was aborted by another.
@@ -128,11 +139,12 @@ fn keep_line(info: &PanicHookInfo<'_>, before: &dyn Fn(&PanicHookInfo<'_>)) {
     // How the standard library says that the last panic will not unwind to us, in a destructor or out of foreign code:
     // then the process ends here, and that panic has to be said now.
     if what.starts_with("panic in a destructor") || what.starts_with("panic in a function that cannot unwind") {
-        let first = LINE.take().unwrap_or_default();
-        say(&format!("rank {} {first}", RANK.get().unwrap_or_default()));
+        for line in [BEFORE.take(), LINE.take()].into_iter().flatten() {
+            say(&format!("rank {} {line}", RANK.get().unwrap_or_default()));
+        }
         return before(info);
     }
-    LINE.set(Some(format!("panicked{at}: {what}")));
+    BEFORE.set(LINE.replace(Some(format!("panicked{at}: {what}"))));
     if std::env::var_os("RUST_BACKTRACE").is_some_and(|v| v != "0") {
         before(info);
     }

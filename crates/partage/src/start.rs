@@ -22,7 +22,7 @@ use partage_conduit::wait::Cores;
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
@@ -407,8 +407,14 @@ fn connect() -> Result<(Kind, usize)> {
 /// A process that ends between jobs has left in good order; one that ends inside a job has not. Its launcher says so;
 /// where there is none, we do.
 fn finalize_at_exit() {
+    static OWNER: AtomicU32 = AtomicU32::new(0);
     extern "C" fn finalize() {
-        let mut boot = fail::boot();
+        // A forked child inherits this handler, but neither the job nor the connection. And whoever holds the connection
+        // at this moment waits for other processes; they will notice by themselves.
+        if OWNER.load(Relaxed) != std::process::id() {
+            return;
+        }
+        let Some(mut boot) = fail::try_boot() else { return };
         let Some(boot) = &mut *boot else { return };
         if !IN_A_JOB.load(Acquire) {
             return boot.finalize();
@@ -423,7 +429,9 @@ fn finalize_at_exit() {
             }
         }
     }
-    // SAFETY: `finalize` is a plain function that touches statics without destructors, and cannot unwind out.
+    OWNER.store(std::process::id(), Relaxed);
+    // SAFETY: `finalize` is a plain function over statics that live as long as the process; it does not block, does nothing
+    // in a forked child, and does not unwind.
     unsafe { libc::atexit(finalize) };
 }
 

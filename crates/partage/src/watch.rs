@@ -39,9 +39,12 @@ impl Watch {
             && let Ok((read, write)) = UnixStream::pair()
             && read.set_nonblocking(true).is_ok()
         {
+            between_jobs();
             watching.signal = signal_hook::low_level::pipe::register(libc::SIGQUIT, write).ok();
-            between_jobs().store(false, Release);
-            asked = Some(read);
+            if watching.signal.is_some() {
+                between_jobs().store(false, Release);
+                asked = Some(read);
+            }
         }
         let name = std::thread::Builder::new().name("partage-watch".into()).stack_size(128 << 10);
         watching.thread = name.spawn(move || self.watch(&node, &stopped, asked)).ok();
@@ -79,10 +82,10 @@ impl Watch {
             if report_asked {
                 use std::io::Read;
                 let drained = asked.as_mut().map(|fd| fd.read(&mut [0; 64]));
-                if !matches!(drained, Some(Ok(1..))) {
-                    asked = None;
+                match drained {
+                    Some(Ok(1..)) => print(&table(node)),
+                    _ => asked = None,
                 }
-                print(&table(node));
             }
             if !timed {
                 continue;
@@ -118,7 +121,7 @@ impl Drop for Watching {
     }
 }
 
-/// While this is set, SIGQUIT does to this process what it always did.
+/// While this is set, SIGQUIT does to this process what it does by default.
 fn between_jobs() -> &'static AtomicBool {
     static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     FLAG.get_or_init(|| {
@@ -130,10 +133,13 @@ fn between_jobs() -> &'static AtomicBool {
 }
 
 fn launcher_is_gone(node: &Node) -> ! {
+    // This process may be ending the job itself, and the launcher have heard of it.
+    while fail::ENDING.swap(true, AcqRel) {
+        std::thread::park();
+    }
     if node.mine().start == 0 {
         fail::say("the launcher is gone; the job ends");
     }
-    fail::ENDING.store(true, Release);
     std::process::exit(1)
 }
 

@@ -32,7 +32,8 @@ use std::sync::Arc;
 pub struct Config {
     /// Ranks of this process.
     pub ranks: usize,
-    /// Bytes of each rank's segment (rounded up to huge pages); `None`: what the machine could ever give.
+    /// Bytes of each rank's segment (rounded up to huge pages); `None`: what the machine could ever give, less where so
+    /// many do not fit into the address space.
     pub segment: Option<u64>,
     /// Try to get huge pages.
     pub huge: bool,
@@ -51,7 +52,7 @@ pub struct Config {
 /// The ranks of this node and their memory, as this process sees them.
 #[derive(Debug)]
 pub struct Node {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     backing: Backing,
     areas: Vec<Control>,
     /// For each rank its process and its index there.
@@ -88,7 +89,7 @@ struct Hello {
 
 /// This process's file, its mapping, and what to tell the others about it.
 struct Own {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     backing: Backing,
     map: Arc<Mapping>,
     hello: Hello,
@@ -127,7 +128,7 @@ impl Own {
             cores: mask_of(&topology::allowed_cores()),
             host: fixed(&config.host),
         };
-        Ok(Own { file, backing, map, hello })
+        Ok(Own { file: Arc::new(file), backing, map, hello })
     }
 
     /// What an outsider needs to look into the control area: path and cookie.
@@ -145,12 +146,19 @@ impl Node {
     pub fn attach(config: &Config, exchange: &mut dyn Exchange) -> Result<Node, String> {
         // By the time ranks take their seats, the rate of the counter will be known.
         crate::sync::ticks_per_us();
-        let own = Own::create(config, exchange)?;
-        exchange.announce(&own.announcement());
-        let told = exchange.all_gather(bytemuck::bytes_of(&own.hello))?;
-        let attached = Node::join(config, exchange.place().0, own, &told);
+        let own = Own::create(config, exchange);
+        if let Ok(own) = &own {
+            exchange.announce(&own.announcement());
+        }
+        let hello = own.as_ref().map_or(&[][..], |own| bytemuck::bytes_of(&own.hello));
+        let told = exchange.all_gather(hello)?;
+        // `own` lives until all have opened its file, or have been told why this process has none.
+        let attached =
+            own.as_ref().map_err(String::clone).and_then(|own| Node::join(config, exchange.place().0, own, &told));
         // Nobody goes on before all have mapped all: a process that ends at once would be missed by who opens its file later.
         let outcome = attached.as_ref().err().map_or("", String::as_str);
+        // A process without memory says why; the others only know that it said nothing of use.
+        let outcome = if own.is_ok() && told.iter().any(Vec::is_empty) { "" } else { outcome };
         let outcomes = exchange.all_gather(outcome.as_bytes())?;
         match outcomes.into_iter().find(|o| !o.is_empty()) {
             Some(why) => Err(String::from_utf8_lossy(&why).into_owned()),
@@ -159,8 +167,9 @@ impl Node {
     }
 
     /// Maps the others' memory, of which they have told.
-    fn join(config: &Config, me: usize, own: Own, told: &[Vec<u8>]) -> Result<Node, String> {
+    fn join(config: &Config, me: usize, own: &Own, told: &[Vec<u8>]) -> Result<Node, String> {
         let Own { file, backing, map: own, .. } = own;
+        let (file, backing) = (file.clone(), *backing);
         let told: Vec<Hello> = told.iter().enumerate().map(|(p, b)| read_hello(p, b)).collect::<Result<_, _>>()?;
         if let Some((p, other)) = told.iter().enumerate().find(|(_, h)| h.image != told[0].image) {
             let (a, b) = (text(&told[0].host), text(&other.host));
@@ -183,7 +192,7 @@ impl Node {
             for i in 0..h.ranks as usize {
                 let at = control::LEN + i * h.segment as usize;
                 if backing != Backing::Memfd {
-                    map.advise_huge(at + HUGE, h.segment as usize - 2 * HUGE);
+                    map.advise_huge(at + HUGE, shared as usize - 2 * HUGE);
                 }
                 // SAFETY: the i-th segment lies inside the mapping, whose length was computed from the same numbers.
                 bases.push(unsafe { map.base().add(at) });
@@ -207,6 +216,7 @@ impl Node {
             Cores::Own if told[0].radix >= 2 => told[0].radix as usize,
             Cores::Own => 4,
         };
+        let own = own.clone();
         Ok(Node { file, backing, areas, seats, hosts, mine, own, reach, cores, radix, bind: config.bind })
     }
 
@@ -331,9 +341,12 @@ impl Seat {
         let Some(block) = heaps.take(side, len, align) else {
             return Err(Exhausted::Segment { largest: heaps.largest(side) });
         };
+        let committed = &self.committed[side as usize];
+        let have = committed.get();
         if let Err(e) = self.commit(side, &block.range) {
             heaps.give(side, block.range.start);
             self.trim(side, &mut heaps);
+            committed.set(committed.get().min(have));
             return Err(e);
         }
         if !block.stale.is_empty() {
@@ -368,8 +381,8 @@ impl Seat {
     fn commit(&self, side: Side, range: &Range<u64>) -> Result<(), Exhausted> {
         let size = self.node.reach.segment_len();
         let (committed, needed) = match side {
-            Side::Local => (&self.committed[0], range.end),
-            Side::Symmetric => (&self.committed[1], size - range.start),
+            Side::Local => (&self.committed[side as usize], range.end),
+            Side::Symmetric => (&self.committed[side as usize], size - range.start),
         };
         let have = committed.get();
         if needed <= have {
@@ -386,19 +399,17 @@ impl Seat {
     /// Gives committed huge pages that lie beyond a heap back to the system.
     fn trim(&self, side: Side, heaps: &mut Heaps) {
         let (size, page) = (self.node.reach.segment_len(), HUGE as u64);
-        let (committed, other) = match side {
-            Side::Local => (&self.committed[0], Side::Symmetric),
-            Side::Symmetric => (&self.committed[1], Side::Local),
-        };
-        let keep = heaps.extent(side).next_multiple_of(page);
+        let other = if side == Side::Local { Side::Symmetric } else { Side::Local };
+        let committed = &self.committed[side as usize];
+        let keep = heaps.extent(side).max(1).next_multiple_of(page);
         // Not what the other heap has, to which this one may once have reached.
         let end = committed.get().min((size - heaps.extent(other)) / page * page);
         if keep >= end {
             return;
         }
         let start = if side == Side::Local { keep } else { size - end };
-        if self.node.own.release(self.in_file(start), (end - keep) as usize) && end == committed.get() {
-            heaps.forget(side, keep);
+        if self.node.own.release(self.in_file(start), (end - keep) as usize) {
+            heaps.forget(side, keep, end);
         }
         committed.set(keep);
     }
@@ -622,6 +633,32 @@ mod tests {
             assert_eq!(node.reach().get(At { rank: 0, offset: small }), Some(9u64));
             assert!(seat.give(side, again) && seat.give(side, small));
         }
+        // What the other heap cuts off stays dirty until it is zeroed.
+        let low = seat.take(Side::Symmetric, (31 << 20) + (1 << 19), 8).unwrap();
+        let a = seat.take(Side::Local, 2 << 20, 8).unwrap();
+        let b = seat.take(Side::Local, 29 << 20, 8).unwrap();
+        for i in 0..(29 << 20) / 8 {
+            node.reach().put(At { rank: 0, offset: b + 8 * i }, u64::MAX).unwrap();
+        }
+        assert!(seat.give(Side::Local, b));
+        let c = seat.take(Side::Local, 1 << 20, 8).unwrap();
+        assert!(seat.give(Side::Local, c));
+        let d = seat.take(Side::Local, 29 << 20, 8).unwrap();
+        assert!((0..(29 << 20) / 8).all(|i| node.reach().get(At { rank: 0, offset: d + 8 * i }) == Some(0u64)));
+        assert!(seat.give(Side::Local, d) && seat.give(Side::Local, a) && seat.give(Side::Symmetric, low));
+        // A refused commit leaves nothing that counts as committed.
+        node.areas[0].pending().store(1 << 50, Relaxed);
+        for (side, len) in
+            [(Side::Local, 3 << 20), (Side::Local, 1000), (Side::Symmetric, 3 << 20), (Side::Symmetric, 1000)]
+        {
+            let committed = seat.committed[side as usize].get();
+            seat.committed[side as usize].set(0);
+            for _ in 0..2 {
+                assert!(matches!(seat.take(side, len, 8), Err(Exhausted::Memory { .. })), "{side:?} {len}");
+            }
+            seat.committed[side as usize].set(committed);
+        }
+        node.areas[0].pending().store(0, Relaxed);
         // A full segment: neither side gives back what the other has.
         let a = seat.take(Side::Local, 30 << 20, 8).unwrap();
         let b = seat.take(Side::Symmetric, 33 << 20, 8).unwrap();

@@ -35,8 +35,8 @@ unsafe impl Sync for Reach {}
 
 impl Reach {
     /// # Safety
-    /// Each base is a page's address and the start of `len` bytes of mapped shared memory into which no reference exists, and they stay
-    /// mapped as long as `maps` live.
+    /// Each base is a page's address and the start of `len` bytes of mapped shared memory into which no reference exists,
+    /// and they stay mapped as long as `maps` live.
     pub unsafe fn new(bases: Vec<*mut u8>, len: u64, maps: Vec<Arc<Mapping>>) -> Reach {
         assert!(len >= FIRST + SMALL as u64);
         let room = len - FIRST;

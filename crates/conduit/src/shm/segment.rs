@@ -184,25 +184,30 @@ impl Mapping {
         let _ = unsafe { rustix::mm::madvise(self.base.add(at).cast(), len, Advice::LinuxHugepage) };
     }
 
-    /// Makes the pages of this part present, or says why that cannot be (and may have made some). `pending` counts the bytes that ranks of this
-    /// node are about to populate: all of them may ask at once, and none sees the others' pages yet.
+    /// Makes the pages of this part present, or says why that cannot be (and may have made some). `pending` counts the
+    /// bytes that ranks of this node are about to populate: all may ask at once, and none sees the others' pages yet.
     pub fn commit(&self, fd: BorrowedFd<'_>, at: usize, len: usize, pending: &AtomicU64) -> Result<(), Exhausted> {
         assert!(at + len <= self.len);
-        let others = pending.fetch_add(len as u64, Relaxed);
-        let left = topology::memory_left().saturating_sub(others);
         // What is left must also carry page tables and everybody else for a moment.
         let reserve = (topology::memory_total() / 128).min(64 << 20);
-        let mut done = 0;
-        let mut result = Err(Exhausted::Memory { left: left.saturating_sub(reserve) });
-        if left >= len as u64 + reserve {
-            result = Ok(());
-            while done < len && result.is_ok() {
-                let step = (16 << 20).min(len - done);
-                result = self.populate(fd, at + done, step);
-                if result.is_ok() {
-                    pending.fetch_sub(step as u64, Relaxed);
-                    done += step;
-                }
+        let mut others = pending.load(Relaxed);
+        loop {
+            let left = topology::memory_left().saturating_sub(others).saturating_sub(reserve);
+            if left < len as u64 {
+                return Err(Exhausted::Memory { left });
+            }
+            match pending.compare_exchange(others, others + len as u64, Relaxed, Relaxed) {
+                Ok(_) => break,
+                Err(changed) => others = changed,
+            }
+        }
+        let (mut done, mut result) = (0, Ok(()));
+        while done < len && result.is_ok() {
+            let step = (16 << 20).min(len - done);
+            result = self.populate(fd, at + done, step);
+            if result.is_ok() {
+                pending.fetch_sub(step as u64, Relaxed);
+                done += step;
             }
         }
         pending.fetch_sub((len - done) as u64, Relaxed);

@@ -1,0 +1,86 @@
+//! Failures of a job of threads that is the caller's own: they unwind to the caller and nothing else happens.
+
+use partage::prelude::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs the job, which must fail, and returns what the caller's panic says.
+fn failing(ranks: usize, f: impl Fn(&Job) + Sync) -> String {
+    let payload = catch_unwind(AssertUnwindSafe(|| partage::test(ranks, f))).expect_err("a failing job");
+    payload.downcast_ref::<String>().expect("a message").clone()
+}
+
+#[test]
+fn the_first_failure_reaches_the_caller_and_the_next_job_works() {
+    let said = failing(3, |job| {
+        assert!(job.rank() != Rank(1), "rank one is not wanted");
+        job.barrier();
+    });
+    assert!(said.starts_with("rank 1 on ") && said.contains("rank one is not wanted"), "{said}");
+    assert_eq!(partage::test(3, |job| job.rank().0), [0, 1, 2]);
+}
+
+#[test]
+fn a_disagreement_is_said_in_both_ranks_words() {
+    let said = failing(4, |job| job.barrier_with(u64::from(job.rank().0 / 3)));
+    assert!(said.starts_with("the ranks disagree: rank 0 came to barrier with value 0 (barrier_with at "), "{said}");
+    assert!(said.contains("rank 3 came to barrier with value 1 (barrier_with at "), "{said}");
+}
+
+#[test]
+fn a_rank_that_returns_early_is_named() {
+    let said = failing(2, |job| {
+        if job.rank() == Rank(0) {
+            job.barrier()
+        }
+    });
+    assert!(said.contains("rank 0 came to barrier without a value (barrier at "), "{said}");
+    assert!(said.contains("rank 1 came to the end of its program"), "{said}");
+}
+
+#[test]
+fn a_collective_in_a_destructor_does_not_panic_twice() {
+    struct Last<'j>(&'j Job);
+    impl Drop for Last<'_> {
+        fn drop(&mut self) {
+            self.0.barrier();
+        }
+    }
+    let said = failing(2, |job| {
+        if job.rank() == Rank(1) {
+            panic!("only this one");
+        }
+        let _last = Last(job);
+        job.barrier();
+    });
+    assert!(said.contains("only this one"), "{said}");
+}
+
+#[test]
+fn a_forgotten_wait_is_refused_at_the_end() {
+    let said = failing(2, |job| std::mem::forget(job.notify(None)));
+    assert!(
+        said.contains("the end of the test at ") && said.contains("comes before the wait of the notify at "),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_refused_barrier_stays_refused_until_the_wait() {
+    partage::test(3, |job| {
+        let there = job.notify(None);
+        for _ in 0..2 {
+            assert!(catch_unwind(AssertUnwindSafe(|| job.barrier())).is_err());
+        }
+        there.wait(None);
+        job.barrier();
+    });
+}
+
+#[test]
+fn a_job_in_a_job_is_refused() {
+    partage::test(2, |_| {
+        let e = partage::Launch::new().ranks(1).run(|_| ()).unwrap_err();
+        assert_eq!(e.kind(), partage::ErrorKind::Start);
+        assert!(e.to_string().contains("is in a job already"), "{e}");
+    });
+}
