@@ -57,7 +57,7 @@ fn a_collective_in_a_destructor_does_not_panic_twice() {
 
 #[test]
 fn a_forgotten_wait_is_refused_at_the_end() {
-    let said = failing(2, |job| std::mem::forget(job.notify(None)));
+    let said = failing(2, |job| _ = job.notify(None));
     assert!(
         said.contains("the end of the test at ") && said.contains("comes before the wait of the notify at "),
         "{said}"
