@@ -214,7 +214,7 @@ struct PairOfMine {
 
 /// A promise to wait: what `arrive` returns.
 #[must_use]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Arrived {
     epoch: u64,
     tag: Tag,
@@ -224,7 +224,7 @@ pub struct Arrived {
 impl Arrived {
     /// Nothing to compare and nothing to reduce.
     #[inline(always)]
-    fn is_bare(&self) -> bool {
+    fn is_bare(self) -> bool {
         self.tag == Tag::Plain && self.aux == u64::MAX
     }
 }
@@ -254,9 +254,9 @@ impl<P: Places> Barrier<P> {
         self.epoch.set(epoch);
         let arrived = Arrived { epoch, tag, aux };
         match self.n {
-            2 => self.arrive_pair(&arrived),
+            2 => self.arrive_pair(arrived),
             1 => {}
-            _ => self.arrive_tree(&arrived),
+            _ => self.arrive_tree(arrived),
         }
         arrived
     }
@@ -275,9 +275,9 @@ impl<P: Places> Barrier<P> {
     #[inline(always)]
     pub fn wait(
         &self,
-        arrived: &Arrived,
+        arrived: Arrived,
         waiter: &Waiter<'_>,
-        site: impl Fn() -> Site,
+        site: impl Fn() -> Site + Copy,
         progress: impl Fn() -> bool + Copy,
     ) -> Result<Met, Aborted> {
         let epoch = arrived.epoch;
@@ -305,7 +305,7 @@ impl<P: Places> Barrier<P> {
 
     /// What came of a meeting whose wait has ended; before the next arrival.
     #[inline(never)]
-    pub fn verdict(&self, arrived: &Arrived) -> Verdict {
+    pub fn verdict(&self, arrived: Arrived) -> Verdict {
         match self.n {
             1 => Verdict::Agreed { aux: arrived.aux, tag: arrived.tag },
             2 => self.verdict_of_pair(arrived),
@@ -314,7 +314,7 @@ impl<P: Places> Barrier<P> {
     }
 
     #[inline(always)]
-    fn arrive_pair(&self, a: &Arrived) {
+    fn arrive_pair(&self, a: Arrived) {
         let details = self.write_details(a);
         let before = self.had_details.get();
         if before != details {
@@ -333,7 +333,7 @@ impl<P: Places> Barrier<P> {
         unsafe { &*self.pair.other }
     }
 
-    fn verdict_of_pair(&self, a: &Arrived) -> Verdict {
+    fn verdict_of_pair(&self, a: Arrived) -> Verdict {
         let (tag, aux) = self.details(1 - self.me, a.epoch);
         if a.tag.agrees(tag) {
             let agreed = if a.tag == Tag::Plain { tag } else { a.tag };
@@ -346,16 +346,20 @@ impl<P: Places> Barrier<P> {
 
     /// Writes the details of an arrival, if it has any.
     #[inline(always)]
-    fn write_details(&self, a: &Arrived) -> bool {
-        if a.is_bare() {
-            return false;
+    fn write_details(&self, a: Arrived) -> bool {
+        if !a.is_bare() {
+            self.write_slot(a);
         }
+        !a.is_bare()
+    }
+
+    #[inline(never)]
+    fn write_slot(&self, a: Arrived) {
         let mine = &self.places.slot(self.me).0[a.epoch as usize % 2];
         let (kind, value) = a.tag.encode();
         mine.value.store(value, Relaxed);
         mine.aux.store(a.aux, Relaxed);
         mine.word.store(a.epoch << 8 | kind, Relaxed);
-        true
     }
 
     /// The tag and `aux` of rank r in this epoch; it did not touch its slot if it had none.
@@ -369,7 +373,7 @@ impl<P: Places> Barrier<P> {
     }
 
     #[inline(never)]
-    fn arrive_tree(&self, a: &Arrived) {
+    fn arrive_tree(&self, a: Arrived) {
         let mut tagged = self.write_details(a);
         for &(index, expected) in &self.path {
             let counter = &self.places.counter(index as usize).0;
@@ -473,9 +477,9 @@ mod testing {
 
     pub fn meet<P: Places>(b: &Barrier<P>, w: &Waiter<'_>, tag: Tag, aux: u64) -> Verdict {
         let arrived = b.arrive(tag, aux);
-        match b.wait(&arrived, w, || Site::here("barrier"), || false).unwrap() {
+        match b.wait(arrived, w, || Site::here("barrier"), || false).unwrap() {
             Met::Bare => Verdict::Agreed { aux: u64::MAX, tag: Tag::Plain },
-            Met::WithDetails => b.verdict(&arrived),
+            Met::WithDetails => b.verdict(arrived),
         }
     }
 

@@ -157,7 +157,7 @@ impl<'m> Waiter<'m> {
 
     /// Waits until `look` says [`Step::Done`]. Whoever makes that happen must ring this rank's bell.
     #[inline(always)]
-    pub fn until(&self, site: impl Fn() -> Site, look: impl Fn() -> Step + Copy) -> Result<(), Aborted> {
+    pub fn until(&self, site: impl Fn() -> Site + Copy, look: impl Fn() -> Step + Copy) -> Result<(), Aborted> {
         // The first looks are made here, where what comes after them is near; see `spin` for the pause.
         let looks = if self.cores == Cores::Own && !cfg!(loom) { ROUND } else { 1 };
         for _ in 0..looks {
@@ -168,7 +168,7 @@ impl<'m> Waiter<'m> {
             }
         }
         // A copy goes there, so that the one used here can stay in registers.
-        self.slow(&site, &{ look })
+        self.slow(&{ site }, &{ look })
     }
 
     #[inline(never)]

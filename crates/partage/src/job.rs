@@ -79,7 +79,7 @@ impl Job {
 
     /// The last barrier, which only ranks pass that have all come to their end.
     pub(crate) fn end(&self, site: Site) {
-        self.all.meet(Tag::Exit, u64::MAX, site);
+        self.all.meet(Tag::Exit, u64::MAX, move || site);
     }
 
     /// My rank.
@@ -177,7 +177,7 @@ impl Job {
         // The smallest of what ranks found: 0 where one found nothing. Equal calls give equal offsets.
         let vote = mine.as_ref().map_or(0, |&offset| offset);
         let what = len << Call::ALIGN_BITS | u64::from(align.ilog2());
-        let agreed = self.all.meet(Tag::Call(Call::AllocAll, what), vote, site);
+        let agreed = self.all.meet(Tag::Call(Call::AllocAll, what), vote, move || site);
         match mine {
             Ok(offset) if agreed == offset => Ok(GlobalPtr::new(self.rank(), offset)),
             Ok(offset) => {
@@ -198,7 +198,7 @@ impl Job {
         if !p.is_null() && self.all.inner.seat.side_of(offset) != Some(Side::Symmetric) {
             panic!("{}: free_all: no allocation of alloc_all starts at {p:?}", self.rank());
         }
-        self.all.meet(Tag::Call(Call::FreeAll, offset), u64::MAX, site);
+        self.all.meet(Tag::Call(Call::FreeAll, offset), u64::MAX, move || site);
         if !p.is_null() {
             self.all.inner.seat.give(Side::Symmetric, offset);
         }

@@ -6,6 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use partage_conduit::barrier::{Arrived, Call, Met, Tag, Verdict};
 use partage_conduit::record::Site;
 use std::fmt;
+use std::panic::Location;
 use std::rc::Rc;
 
 /// A rank of the job.
@@ -70,7 +71,8 @@ impl Team {
     #[inline(always)]
     #[track_caller]
     pub fn barrier(&self) {
-        self.meet(Tag::Plain, u64::MAX, Site::here("barrier"));
+        let at = Location::caller();
+        self.meet(Tag::Plain, u64::MAX, move || Site { call: "barrier", at });
     }
 
     /// A barrier at which all who give a value must give the same one; a job whose ranks disagree ends, with one
@@ -86,7 +88,8 @@ impl Team {
     #[inline(always)]
     #[track_caller]
     pub fn barrier_with(&self, value: u64) {
-        self.meet(Tag::Value(value), u64::MAX, Site::here("barrier_with"));
+        let at = Location::caller();
+        self.meet(Tag::Value(value), u64::MAX, move || Site { call: "barrier_with", at });
     }
 
     /// The first half of a split barrier: says that I have come, and goes on. [`Notified::wait`] is the second half.
@@ -103,7 +106,7 @@ impl Team {
     #[track_caller]
     pub fn notify(&self, value: Option<u64>) -> Notified<'_> {
         let site = Site::here("notify");
-        self.may_meet(&site);
+        self.may_meet(move || site);
         let tag = value.map_or(Tag::Plain, Tag::Value);
         self.inner.notified.set(Some(site));
         let arrived = self.inner.seat.barrier().arrive(tag, u64::MAX);
@@ -113,19 +116,19 @@ impl Team {
     /// Arrives and waits; the smallest `aux`.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn meet(&self, tag: Tag, aux: u64, site: Site) -> u64 {
-        self.may_meet(&site);
+    pub(crate) fn meet(&self, tag: Tag, aux: u64, site: impl Fn() -> Site + Copy) -> u64 {
+        self.may_meet(site);
         let arrived = self.inner.seat.barrier().arrive(tag, aux);
-        self.complete(&arrived, &site).map_or(u64::MAX, |(aux, _)| aux)
+        self.complete(arrived, site).map_or(u64::MAX, |(aux, _)| aux)
     }
 
     /// Waits for all; the smallest `aux` and the value that was given, if anybody came with something.
     #[inline(always)]
-    fn complete(&self, arrived: &Arrived, site: &Site) -> Option<(u64, Option<u64>)> {
+    fn complete(&self, arrived: Arrived, site: impl Fn() -> Site + Copy) -> Option<(u64, Option<u64>)> {
         let seat = &self.inner.seat;
-        match seat.barrier().wait(arrived, seat.waiter(), || *site, || false) {
+        match seat.barrier().wait(arrived, seat.waiter(), site, || false) {
             Ok(Met::Bare) => None,
-            Ok(Met::WithDetails) => Some(self.conclude(arrived, site)),
+            Ok(Met::WithDetails) => Some(self.conclude(arrived, site())),
             // In a destructor that already unwinds for that, there is nothing to wait for.
             Err(_) if std::thread::panicking() => None,
             Err(_) => fail::job_is_over(),
@@ -133,25 +136,25 @@ impl Team {
     }
 
     #[inline(never)]
-    fn conclude(&self, arrived: &Arrived, site: &Site) -> (u64, Option<u64>) {
+    fn conclude(&self, arrived: Arrived, site: Site) -> (u64, Option<u64>) {
         match self.inner.seat.barrier().verdict(arrived) {
             Verdict::Agreed { aux, tag: Tag::Value(v) } => (aux, Some(v)),
             Verdict::Agreed { aux, .. } => (aux, None),
-            Verdict::Disagreed(who) => self.disagree(who, site),
+            Verdict::Disagreed(who) => self.disagree(who, &site),
         }
     }
 
     #[inline(always)]
     #[track_caller]
-    fn may_meet(&self, site: &Site) {
+    fn may_meet(&self, site: impl Fn() -> Site) {
         if let Some(open) = self.inner.notified.get() {
-            self.not_waited(open, site);
+            self.not_waited(open, site());
         }
     }
 
     #[cold]
     #[track_caller]
-    fn not_waited(&self, open: Site, site: &Site) -> ! {
+    fn not_waited(&self, open: Site, site: Site) -> ! {
         panic!(
             "{}: {site} comes before the wait of the {open}; call `wait` on what `notify` returned",
             self.inner.rank
@@ -166,7 +169,7 @@ impl Team {
         let node = seat.node();
         let all_have_come = || {
             let arrived = seat.barrier().arrive(Tag::Call(Call::Report, 0), u64::MAX);
-            if seat.barrier().wait(&arrived, seat.waiter(), || *site, || false).is_err() {
+            if seat.barrier().wait(arrived, seat.waiter(), || *site, || false).is_err() {
                 fail::job_is_over();
             }
         };
@@ -201,7 +204,7 @@ impl Notified<'_> {
     pub fn wait(self, value: Option<u64>) {
         let site = Site::here("wait");
         self.team.inner.notified.set(None);
-        let agreed = self.team.complete(&self.arrived, &site).and_then(|(_, agreed)| agreed);
+        let agreed = self.team.complete(self.arrived, move || site).and_then(|(_, agreed)| agreed);
         if let (Some(v), Some(agreed)) = (value, self.value.or(agreed))
             && v != agreed
         {
