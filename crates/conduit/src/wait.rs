@@ -1,4 +1,4 @@
-//! Waiting: one policy for the whole system. Nothing else in the code base spins, yields or parks.
+//! Waiting: one policy for the whole system. No rank spins, yields or parks in any other place.
 //!
 //! # Policy
 //! * [`Cores::Own`], every rank has a core: spin for 50 µs, never yield, park.
