@@ -401,9 +401,12 @@ impl Seat {
         let (size, page) = (self.node.reach.segment_len(), HUGE as u64);
         let other = if side == Side::Local { Side::Symmetric } else { Side::Local };
         let committed = &self.committed[side as usize];
-        let keep = heaps.extent(side).max(1).next_multiple_of(page);
-        // Not what the other heap has, to which this one may once have reached.
-        let end = committed.get().min((size - heaps.extent(other)) / page * page);
+        // A heap keeps the huge page in which it ends, and an empty one its first: so far its bytes count as committed.
+        let whole = |side| heaps.extent(side).max(1).next_multiple_of(page);
+        let keep = whole(side);
+        // Not what the other heap keeps, to which this one may once have reached.
+        let end = committed.get().min(size - whole(other));
+        committed.set(committed.get().min(keep));
         if keep >= end {
             return;
         }
@@ -411,7 +414,6 @@ impl Seat {
         if self.node.own.release(self.in_file(start), (end - keep) as usize) {
             heaps.forget(side, keep, end);
         }
-        committed.set(keep);
     }
 
     /// Where an offset of my segment lies in this process's file, whose segments may be longer than what the node shares.
@@ -667,6 +669,47 @@ mod tests {
         }
         assert!(seat.give(Side::Local, a));
         assert!((0..(33 << 20) / 8).all(|i| node.reach().get(At { rank: 0, offset: b + 8 * i }) == Some(i)));
+    }
+
+    #[test]
+    fn whatever_the_order_memory_is_there_zeroed_and_ours() {
+        const SIZE: u64 = 12 << 20;
+        let node = Arc::new(Node::attach(&Config { segment: Some(SIZE), ..config(2) }, &mut Alone).unwrap());
+        let seat = node.seat(1);
+        let mut random = 0x9e37_79b9_7f4a_7c15u64;
+        let mut below = |n: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % n
+        };
+        let words = |at: u64, len: u64| (0..len / 8).map(move |i| At { rank: 1, offset: at + 8 * i });
+        let holds = |at: u64, len: u64, v: u64| words(at, len).all(|a| node.reach().get(a) == Some(v));
+        for _ in 0..40 {
+            let mut held: Vec<(Side, u64, u64, u64)> = vec![];
+            for tag in 1..60 {
+                let side = if below(2) == 0 { Side::Local } else { Side::Symmetric };
+                let most = [100, 1 << 16, 3 << 20, 9 << 20][below(4) as usize];
+                if below(5) < 3 {
+                    let len = below(most) / 8 * 8 + 8;
+                    let Ok(at) = seat.take(side, len, 64) else { continue };
+                    let file = seat.in_file(at) as u64;
+                    let hole = rustix::fs::seek(&*node.file, rustix::fs::SeekFrom::Hole(file)).unwrap();
+                    assert!(hole >= file + len, "{side:?}: {len} bytes at {at:#x} are not committed");
+                    assert!(holds(at, len, 0), "{side:?}: {len} bytes at {at:#x} are not zero");
+                    words(at, len).for_each(|a| node.reach().put(a, tag).unwrap());
+                    held.push((side, at, len, tag));
+                } else if !held.is_empty() {
+                    let (side, at, len, tag) = held.swap_remove(below(held.len() as u64) as usize);
+                    assert!(holds(at, len, tag), "{side:?}: {len} bytes at {at:#x} were given away");
+                    assert!(seat.give(side, at));
+                }
+            }
+            for (side, at, len, tag) in held {
+                assert!(holds(at, len, tag) && seat.give(side, at));
+            }
+        }
+        assert_eq!(seat.in_use(), 0);
     }
 
     #[test]
