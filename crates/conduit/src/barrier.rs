@@ -50,6 +50,10 @@ pub enum Call {
     FreeAll = 17,
     /// The round in which ranks that disagree tell each other where they are.
     Report = 18,
+    /// Handlers: how many in the high 16 bits, and a hash of them.
+    Register = 19,
+    /// A distributed object: its number in the high half, and a hash of its type.
+    Dist = 20,
 }
 
 impl Call {
@@ -82,6 +86,8 @@ impl Tag {
             2 => Tag::Exit,
             16 => Tag::Call(Call::AllocAll, value),
             17 => Tag::Call(Call::FreeAll, value),
+            19 => Tag::Call(Call::Register, value),
+            20 => Tag::Call(Call::Dist, value),
             _ => Tag::Call(Call::Report, value),
         }
     }
@@ -97,6 +103,10 @@ impl fmt::Display for Tag {
                 write!(f, "alloc_all of {} bytes aligned to {}", n >> Call::ALIGN_BITS, 1u64 << (n & 15))
             }
             Tag::Call(Call::FreeAll, n) => write!(f, "free_all of the block at offset {n:#x}"),
+            Tag::Call(Call::Register, n) => {
+                write!(f, "register of {} handlers, list {:x}", n >> 48, n & 0xffff_ffff_ffff)
+            }
+            Tag::Call(Call::Dist, n) => write!(f, "dist number {} of type {:x}", n >> 32, *n as u32),
             Tag::Call(Call::Report, _) => write!(f, "the report of a disagreement"),
         }
     }

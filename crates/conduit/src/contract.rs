@@ -1,4 +1,8 @@
-//! What every conduit must do. So far: the memory part.
+//! What every conduit must do.
+//!
+//! [`Conduit`] is one rank's access to the others. Its required methods are the *Core*: requests with at most one reply,
+//! and progress. Its provided methods are the *Extended* part (put, get, atomics) written over the Core, in
+//! [`reference`](crate::reference): a conduit overrides what it can do better.
 //!
 //! # Memory: promises
 //! 1. A segment is bytes `4096..len` of each rank (the first page is never handed out); an access with any byte outside
@@ -7,11 +11,28 @@
 //!    finds them (remote completion), where "later" is decided by a barrier, a signal or a fence-ordered flag.
 //!    A conduit that can separate the two adds operations for it; it does not weaken this one.
 //! 3. A rank's own `get` sees its own earlier `put` to the same bytes.
-//! 4. Between ranks, puts are unordered until a [`fence`](Memory::fence) of the putting rank: puts before it are seen
-//!    before puts after it.
-//! 5. [`quiet`](Memory::quiet) returns when everything that this rank has put, everywhere, is complete.
+//! 4. Between ranks, puts are unordered until a fence of the putting rank: puts before it are seen before puts after it.
+//! 5. When all of a rank's calls have returned, everything that it has put, everywhere, is complete.
 //! 6. Aligned values of 1, 2, 4 and 8 bytes never tear. Larger transfers may be seen partly old, partly new.
-//! 7. Nothing here waits for the target rank to do anything.
+//! 7. Where memory is mapped, nothing here waits for the target rank to do anything. On the reference path an operation is
+//!    complete when some thread of the target's process has made progress; every operation makes some itself, local
+//!    ones too, so ranks that only read and write serve each other.
+//! 8. Atomics on one word have one arbiter, a CPU of the node that has the word, and are acquire and release.
+//!
+//! # Messages: promises
+//! 1. A request runs its handler exactly once, in a process that hosts the target rank, by any of its threads, possibly at
+//!    the same time as other handlers of that rank. Requests from one rank to another are *taken* in the order
+//!    in which they were sent.
+//! 2. A handler may reply once, to the source; a reply handler sends nothing. A reply never waits for anything that
+//!    another rank would have to do, so handlers always come to their end.
+//! 3. Memory is bounded: a rank that sends faster than its target serves waits, and serves others meanwhile.
+//! 4. The sender's buffer may be reused when the call returns.
+
+use crate::am::Landing;
+use crate::record::Site;
+use crate::reference;
+use crate::wait::Aborted;
+use bytemuck::{Pod, Zeroable};
 
 /// A place in a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,14 +80,120 @@ pub trait Exchange {
     fn announce(&mut self, path: &str);
 }
 
-/// The memory part of a conduit.
-pub trait Memory {
+/// What an atomic does with the word. The old value comes back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Op {
+    /// Nothing.
+    Load,
+    /// Replaces it.
+    Swap,
+    /// Replaces it if it is the expected one.
+    CompareExchange,
+    /// Adds, wrapping around.
+    Add,
+    /// Bitwise and.
+    And,
+    /// Bitwise or.
+    Or,
+    /// Bitwise exclusive or.
+    Xor,
+    /// The smaller, without sign.
+    Min,
+    /// The larger, without sign.
+    Max,
+    /// The smaller, with sign.
+    MinSigned,
+    /// The larger, with sign.
+    MaxSigned,
+}
+
+impl Op {
+    const ALL: [Op; 11] = {
+        use Op::*;
+        [Load, Swap, CompareExchange, Add, And, Or, Xor, Min, Max, MinSigned, MaxSigned]
+    };
+}
+
+/// An atomic operation as it travels.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct Atomic {
+    op: u32,
+    width: u32,
+    /// The operand; 32-bit values in the low half.
+    pub operand: u64,
+    /// The expected value of [`Op::CompareExchange`].
+    pub expected: u64,
+}
+
+impl Atomic {
+    /// On a word of `width` bytes, 4 or 8.
+    pub fn new(op: Op, width: usize, operand: u64, expected: u64) -> Atomic {
+        assert!(width == 4 || width == 8);
+        Atomic { op: op as u32, width: width as u32, operand, expected }
+    }
+
+    /// Which one; `None` for bits that nobody makes.
+    pub fn op(&self) -> Option<Op> {
+        Op::ALL.get(self.op as usize).copied()
+    }
+
+    /// Bytes of the word.
+    pub fn width(&self) -> usize {
+        self.width as usize
+    }
+}
+
+/// Why an operation did not happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// It lies outside.
+    Outside(Outside),
+    /// The job was aborted meanwhile.
+    Aborted,
+}
+
+impl From<Aborted> for Failure {
+    fn from(_: Aborted) -> Failure {
+        Failure::Aborted
+    }
+}
+
+impl From<Outside> for Failure {
+    fn from(outside: Outside) -> Failure {
+        Failure::Outside(outside)
+    }
+}
+
+/// One rank's access to all ranks.
+pub trait Conduit {
+    /// How many ranks there are.
+    fn ranks(&self) -> usize;
+    /// How long a segment is.
+    fn segment_len(&self) -> u64;
+    /// Sends a request, when there is room for it. At most 64 bytes of arguments and
+    /// [`LARGE`](crate::pool::LARGE) of payload.
+    fn request<A: Pod>(&self, site: Site, to: u32, handler: u16, args: &A, payload: &[u8]) -> Result<(), Aborted>;
+    /// Serves messages; says whether there were any.
+    fn progress(&self) -> bool;
+    /// Waits until `done`, making progress.
+    fn wait(&self, site: Site, done: impl Fn() -> bool + Copy) -> Result<(), Aborted>;
+    /// Where answers to this rank's requests of the provided part arrive.
+    fn landing(&self) -> &Landing;
+
     /// Copies `src` to the place.
-    fn put(&self, at: At, src: &[u8]) -> Result<(), Outside>;
+    fn put(&self, site: Site, at: At, src: &[u8]) -> Result<(), Failure> {
+        reference::put(self, site, at, src)
+    }
+
     /// Copies from the place to `dst`.
-    fn get(&self, at: At, dst: &mut [u8]) -> Result<(), Outside>;
-    /// Orders this rank's earlier puts before its later ones.
-    fn fence(&self);
-    /// Completes all puts of this rank.
-    fn quiet(&self);
+    fn get(&self, site: Site, at: At, dst: &mut [u8]) -> Result<(), Failure> {
+        reference::get(self, site, at, dst)
+    }
+
+    /// Does this to the word there, which must be aligned; its old value.
+    fn atomic(&self, site: Site, at: At, what: Atomic) -> Result<u64, Failure> {
+        reference::atomic(self, site, at, what)
+    }
 }

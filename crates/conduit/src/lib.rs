@@ -1,6 +1,7 @@
 //! The ways in which the ranks of a job reach each other.
 //!
-//! * [`contract`]: what every conduit promises, in words and as a trait.
+//! * [`contract`]: what every conduit promises, in words and as a trait; [`reference`]: its provided part.
+//! * [`am`]: active messages as handlers see them; [`ring`] and [`pool`]: how they travel on a node.
 //! * [`shm`]: ranks of one node, through memory that all of them map.
 //! * [`wait`], [`barrier`], [`record`]: waiting, meeting, and saying where one waits. Protocols over atomics that may
 //!   lie in shared memory or, in a model, on the heap.
@@ -11,11 +12,18 @@
 //! [`Exchange`](contract::Exchange) when it attaches.
 #![cfg_attr(loom, allow(dead_code, missing_docs))]
 
+#[cfg(not(loom))]
+pub mod am;
 pub mod barrier;
+#[cfg(not(loom))]
 pub mod contract;
 pub mod copy;
 pub mod heap;
+pub mod pool;
 pub mod record;
+#[cfg(not(loom))]
+pub mod reference;
+pub mod ring;
 #[cfg(not(loom))]
 pub mod shm;
 pub mod sync;

@@ -271,3 +271,32 @@ fn pause() {
     std::hint::spin_loop();
     std::hint::spin_loop();
 }
+
+/// A thread that sleeps on a bell, for the models of other protocols.
+#[cfg(all(test, loom))]
+pub(crate) mod testing {
+    use super::*;
+
+    #[derive(Debug)]
+    pub(crate) struct Sleeper {
+        pub bell: Bell,
+        sleepers: Sleepers,
+        record: Record,
+        abort: AtomicU32,
+    }
+
+    impl Default for Sleeper {
+        fn default() -> Self {
+            let (bell, sleepers, record) = Default::default();
+            Sleeper { bell, sleepers, record, abort: AtomicU32::new(0) }
+        }
+    }
+
+    impl Sleeper {
+        /// Sleeps until the condition holds.
+        pub fn until(&self, done: impl Fn() -> bool + Copy) {
+            let waiter = Waiter::new(&self.bell, &self.sleepers, &self.record, &self.abort, Cores::Own);
+            waiter.until(|| Site::here("model"), || Step::done(done())).unwrap();
+        }
+    }
+}

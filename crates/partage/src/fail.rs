@@ -7,7 +7,7 @@
 use partage_boot::Boot;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::panic::{PanicHookInfo, resume_unwind};
+use std::panic::{Location, PanicHookInfo, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 
@@ -49,20 +49,38 @@ pub(crate) fn job_is_over() -> ! {
     resume_unwind(Box::new(JobIsOver))
 }
 
-/// Unwinds with a message that all ranks share and that one of them will say.
-pub(crate) fn disagreement(message: String) -> ! {
-    resume_unwind(Box::new(Disagreement(message)))
+/// Unwinds this rank with a message that is the whole line; where all ranks have the same, one of them will say it.
+pub(crate) fn end_with(line: String) -> ! {
+    resume_unwind(Box::new(Line(line)))
+}
+
+/// A handler of an active message panicked; that ends the job, on whichever rank's thread it ran.
+#[cold]
+pub(crate) fn handler_panicked(target: usize, source: usize, at: &Location<'_>, payload: Box<dyn Any + Send>) -> ! {
+    match caught(payload) {
+        Some(why) => end_with(format!("rank {target}: the handler at {at}, for a message from rank {source}, {why}")),
+        None => job_is_over(),
+    }
+}
+
+/// What a panic said that was caught: `panicked at …: …`; none if it was the end of the job, which has to go on.
+pub(crate) fn caught(payload: Box<dyn Any + Send>) -> Option<String> {
+    match unwound(payload) {
+        Unwound::JobIsOver => None,
+        Unwound::Ended(line) => Some(line),
+        Unwound::Panicked(text) => Some(text),
+    }
 }
 
 struct JobIsOver;
-struct Disagreement(String);
+struct Line(String);
 
 /// Why a rank did not return.
 pub(crate) enum Unwound {
     /// Another rank aborted the job.
     JobIsOver,
-    /// The ranks disagree, and all say this.
-    Disagreed(String),
+    /// It ended the job with this line.
+    Ended(String),
     /// It panicked, saying this.
     Panicked(String),
 }
@@ -72,8 +90,8 @@ pub(crate) fn unwound(payload: Box<dyn Any + Send>) -> Unwound {
     if payload.is::<JobIsOver>() {
         return Unwound::JobIsOver;
     }
-    let payload = match payload.downcast::<Disagreement>() {
-        Ok(disagreement) => return Unwound::Disagreed(disagreement.0),
+    let payload = match payload.downcast::<Line>() {
+        Ok(line) => return Unwound::Ended(line.0),
         Err(payload) => payload,
     };
     let text = message(&*payload).unwrap_or("of an unknown kind").to_string();

@@ -1,7 +1,61 @@
 //! Which program this is: the linker's build-id, or a hash of the executable. Ranks of one job must run the same one.
+//! And where it lies in memory: functions travel between processes as their places in it.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
+
+/// The program's own image in this process: without shared libraries.
+#[derive(Debug, Clone)]
+pub(crate) struct Image {
+    base: usize,
+    /// Its executable part.
+    text: Range<usize>,
+}
+
+impl Image {
+    /// Of this process.
+    pub fn here() -> Image {
+        /// # Safety
+        /// Called by `dl_iterate_phdr` with an `Image` as its data.
+        unsafe extern "C" fn first(info: *mut libc::dl_phdr_info, _: usize, image: *mut libc::c_void) -> libc::c_int {
+            // SAFETY: the loader gives a description that holds during this call, and `image` is what was passed below.
+            let (info, image, headers) = unsafe {
+                let info = &*info;
+                let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize);
+                (info, &mut *image.cast::<Image>(), headers)
+            };
+            image.base = info.dlpi_addr as usize;
+            if let Some(h) = headers.iter().find(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_X != 0) {
+                let start = image.base + h.p_vaddr as usize;
+                image.text = start..start + h.p_memsz as usize;
+            }
+            // The program itself comes first.
+            1
+        }
+        let mut image = Image { base: 0, text: 0..0 };
+        // SAFETY: `first` does not keep what it is given, and `image` lives until the call returns.
+        unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut image).cast()) };
+        image
+    }
+
+    /// The place of a function, if it is one of the program's own.
+    #[inline(always)]
+    pub fn place(&self, address: usize) -> Option<u32> {
+        if self.text.contains(&address) { u32::try_from(address - self.base).ok() } else { None }
+    }
+
+    /// The address of a function by its place, if there can be one.
+    #[inline(always)]
+    pub fn address(&self, place: u32) -> Option<usize> {
+        Some(self.base + place as usize).filter(|a| self.text.contains(a))
+    }
+
+    /// Where anything lies relative to the image.
+    pub fn offset(&self, address: usize) -> u64 {
+        address.wrapping_sub(self.base) as u64
+    }
+}
 
 /// Equal for processes that run the same image.
 pub(crate) fn identity() -> [u8; 32] {
@@ -83,6 +137,16 @@ mod tests {
         assert_ne!(identity()[31], 0);
         let file = File::open("/proc/self/exe").unwrap();
         assert_ne!(hash(&file), 0);
+    }
+
+    #[test]
+    fn functions_have_places_and_other_things_have_none() {
+        let image = Image::here();
+        let place = image.place(identity as usize).unwrap();
+        assert_eq!(image.address(place), Some(identity as usize));
+        assert_eq!(image.place(libc::getpid as *const () as usize), None);
+        assert_eq!(image.place(&raw const image as usize), None);
+        assert_eq!((image.place(0), image.address(0), image.address(u32::MAX)), (None, None, None));
     }
 
     #[test]

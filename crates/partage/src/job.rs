@@ -1,17 +1,23 @@
 //! [`Job`]: the rank's own handle.
 
+use crate::am::Counters;
 use crate::error::{Error, Result};
 use crate::fail;
+use crate::image::Image;
 use crate::ptr::GlobalPtr;
+use crate::rpc::Calls;
 use crate::team::{Rank, Team};
 use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
-use partage_conduit::contract::Memory;
+use partage_conduit::contract::{At, Atomic, Conduit, Failure};
 use partage_conduit::heap::Side;
 use partage_conduit::record::Site;
+use partage_conduit::shm::am::Reference;
 use partage_conduit::shm::rma::Reach;
 use partage_conduit::shm::segment::Exhausted;
 use partage_conduit::shm::{Seat, bytes};
+use partage_conduit::sync::full_fence;
+use partage_conduit::wait::{Aborted, Step};
 use std::cell::Cell;
 use std::fmt;
 use std::ops::Deref;
@@ -37,10 +43,153 @@ pub struct Job {
 pub(crate) struct Inner {
     pub rank: Rank,
     pub size: usize,
+    /// What can be reached by a copy.
     pub reach: Reach,
     pub seat: Seat,
     /// The notify of a split barrier whose wait has not come yet.
     pub notified: Cell<Option<Site>>,
+    /// Which job of the process this is.
+    pub serial: u64,
+    /// How many handlers have been registered.
+    pub registered: Cell<u16>,
+    pub image: Image,
+    pub calls: Calls,
+    pub reference: ReferencePath,
+}
+
+/// Puts, gets and atomics over active messages.
+#[derive(Debug, Default)]
+pub(crate) struct ReferencePath {
+    forced: bool,
+    counters: Cell<Counters>,
+}
+
+impl ReferencePath {
+    pub fn counters(&self) -> Counters {
+        self.counters.get()
+    }
+
+    fn count(&self, what: impl Fn(&mut Counters)) {
+        let mut counters = self.counters.get();
+        what(&mut counters);
+        self.counters.set(counters);
+    }
+}
+
+impl Inner {
+    /// Serves others: handlers' messages, remote calls, results.
+    #[inline(always)]
+    pub fn progress(self: &Rc<Self>) -> bool {
+        // Both, always: neither may starve the other.
+        self.seat.serve() | self.serve_calls()
+    }
+
+    /// Waits until `done`, making progress.
+    pub fn wait(self: &Rc<Self>, site: Site, done: impl Fn() -> bool + Copy) {
+        let look = || match done() {
+            true => Step::Done,
+            false if self.progress() => Step::Busy,
+            false => Step::Idle,
+        };
+        self.unless_over(self.seat.waiter().until(|| site, look));
+    }
+
+    /// Sends a request. In a called function it serves handlers' messages only while it waits for room.
+    #[inline(always)]
+    pub fn request<A: Pod>(self: &Rc<Self>, site: Site, to: Rank, handler: u16, args: &A, payload: &[u8]) {
+        let sent = || self.seat.try_request(to.index(), handler, args, payload);
+        if sent() {
+            return;
+        }
+        match self.calls.is_running() {
+            false => self.wait(site, sent),
+            true => self.unless_over(self.seat.wait(site, sent)),
+        }
+    }
+
+    fn unless_over<T: Default>(&self, waited: std::result::Result<T, Aborted>) -> T {
+        match waited {
+            Ok(value) => value,
+            // In a destructor that already unwinds for that, there is nothing to wait for.
+            Err(Aborted) if std::thread::panicking() => T::default(),
+            Err(Aborted) => fail::job_is_over(),
+        }
+    }
+
+    /// A call that waits is refused in a function that another rank called.
+    #[inline(always)]
+    #[track_caller]
+    pub fn may_wait(&self, site: impl Fn() -> Site) {
+        if self.calls.is_running() {
+            self.may_not_wait(site().call);
+        }
+    }
+
+    #[cold]
+    #[track_caller]
+    fn may_not_wait(&self, call: &str) -> ! {
+        panic!(
+            "{}: {call} in a function that was called by rpc or tell; it may put, get, send and call, but not wait",
+            self.rank
+        )
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    pub fn check_rank(&self, call: &str, to: Rank) {
+        if to.index() >= self.size {
+            self.no_such_rank(call, to);
+        }
+    }
+
+    #[cold]
+    #[track_caller]
+    fn no_such_rank(&self, call: &str, to: Rank) -> ! {
+        panic!("{}: {call}: there is no {to} in a job of {}", self.rank, self.size)
+    }
+
+    /// Puts where memory is not mapped; `None` if the place is not one, or needs no other way.
+    pub fn put_far(&self, site: Site, at: At, src: &[u8]) -> Option<()> {
+        let put = self.reference.forced.then(|| Reference(&self.seat).put(site, at, src))?;
+        self.reference.count(|c| c.reference_puts += 1);
+        self.unless_outside(put)
+    }
+
+    /// Gets where memory is not mapped.
+    pub fn get_far(&self, site: Site, at: At, dst: &mut [u8]) -> Option<()> {
+        let got = self.reference.forced.then(|| Reference(&self.seat).get(site, at, dst))?;
+        self.reference.count(|c| c.reference_gets += 1);
+        self.unless_outside(got)
+    }
+
+    /// An atomic where memory is not mapped.
+    pub fn atomic_far(&self, site: Site, at: At, what: Atomic) -> Option<u64> {
+        let done = self.reference.forced.then(|| Reference(&self.seat).atomic(site, at, what))?;
+        self.reference.count(|c| c.reference_atomics += 1);
+        self.unless_outside(done)
+    }
+
+    fn unless_outside<T: Default>(&self, done: std::result::Result<T, Failure>) -> Option<T> {
+        match done {
+            Ok(value) => Some(value),
+            Err(Failure::Outside(_)) => None,
+            Err(Failure::Aborted) => Some(self.unless_over(Err(Aborted))),
+        }
+    }
+
+    /// Frees a block of my own, for `who`.
+    #[track_caller]
+    pub fn free_here(&self, offset: u64, who: Rank) {
+        let (me, p) = (self.rank, GlobalPtr::<u8>::new(self.rank, offset));
+        if self.seat.give(Side::Local, offset) {
+            return;
+        }
+        let by = if who == me { String::new() } else { format!(" by {who}") };
+        match self.seat.side_of(offset) {
+            Some(_) => panic!("{me}: free{by}: {p:?} was allocated by alloc_all; free it by free_all, on all ranks"),
+            None => panic!("{me}: free{by}: no allocation starts at {p:?} (freed twice, or not what alloc returned)"),
+        }
+    }
 }
 
 /// How far away a rank is.
@@ -65,21 +214,66 @@ impl Deref for Job {
 }
 
 impl Job {
-    pub(crate) fn new(seat: Seat, rank: usize) -> Job {
+    pub(crate) fn new(seat: Seat, rank: usize, reference: bool) -> Job {
         let node = seat.node();
-        let (size, reach) = (node.ranks(), node.reach().clone());
-        let inner = Inner { rank: Rank(rank as u32), size, reach, seat, notified: Cell::new(None) };
-        Job { all: Team { inner: Rc::new(inner) } }
+        let (size, serial, mapped) = (node.ranks(), node.serial(), node.reach());
+        let reach = if reference { mapped.nothing() } else { mapped.clone() };
+        let inner = Inner {
+            rank: Rank(rank as u32),
+            size,
+            reach,
+            seat,
+            notified: Cell::new(None),
+            serial,
+            registered: Cell::new(0),
+            image: Image::here(),
+            calls: Calls::default(),
+            reference: ReferencePath { forced: reference, ..Default::default() },
+        };
+        Job::of(Rc::new(inner))
     }
 
+    /// Another handle of the same rank, for a function that was called.
+    pub(crate) fn of(inner: Rc<Inner>) -> Job {
+        Job { all: Team { inner } }
+    }
+
+    /// What can be reached by a copy.
     #[inline(always)]
     pub(crate) fn reach(&self) -> &Reach {
         &self.all.inner.reach
     }
 
-    /// The last barrier, which only ranks pass that have all come to their end.
+    /// What is mapped here, whether or not it is to be reached that way.
+    pub(crate) fn mapped(&self) -> &Reach {
+        self.all.inner.seat.node().reach()
+    }
+
+    /// The last barrier, which only ranks pass that have all come to their end, and not before all messages have run. A
+    /// called function may send more while its rank is here; so it takes a round in which nobody has sent
+    /// anything since its last one. A job without messages has one.
     pub(crate) fn end(&self, site: Site) {
-        self.all.meet(Tag::Exit, u64::MAX, move || site);
+        let mut before = 0;
+        loop {
+            self.quiet_at(site);
+            let sent = self.all.inner.seat.sent().queued;
+            let nothing_new = u64::from(sent == before);
+            if self.all.meet(Tag::Exit, nothing_new, move || site) != 0 {
+                return;
+            }
+            before = sent;
+        }
+    }
+
+    /// The rank has left its program, however.
+    pub(crate) fn is_over(&self) {
+        self.all.inner.calls.end();
+    }
+
+    fn quiet_at(&self, site: Site) {
+        let inner = &self.all.inner;
+        inner.flush(site);
+        inner.unless_over(inner.seat.quiet(site, || inner.progress()));
     }
 
     /// My rank.
@@ -123,12 +317,17 @@ impl Job {
 
     /// Orders my earlier puts before my later ones, as others see them.
     pub fn fence(&self) {
-        self.reach().fence();
+        full_fence();
     }
 
-    /// Completes all my puts, everywhere.
+    /// Waits until everything that I have started is complete, everywhere: my puts; the handlers of my messages, and those
+    /// of their replies here; the functions that I called or told to run.
+    #[track_caller]
     pub fn quiet(&self) {
-        self.reach().quiet();
+        let site = Site::here("quiet");
+        self.all.inner.may_wait(|| site);
+        self.quiet_at(site);
+        full_fence();
     }
 
     /// Allocates one value in my segment. Not collective: no lock and no other rank is involved.
@@ -148,23 +347,20 @@ impl Job {
         Ok(GlobalPtr::new(self.rank(), offset))
     }
 
-    /// Frees what [`alloc`](Self::alloc) or [`alloc_slice`](Self::alloc_slice) gave to this rank; null is ignored.
+    /// Frees what [`alloc`](Self::alloc) or [`alloc_slice`](Self::alloc_slice) gave, to any rank; null is ignored. What
+    /// belongs to another rank is freed when that rank makes progress ([`quiet`](Self::quiet) waits for it).
     /// A pointer that is kept reads old or new plain data, never anything that a reference covers.
     #[track_caller]
     pub fn free<T: Pod>(&self, p: GlobalPtr<T>) {
         if p.is_null() {
             return;
         }
-        let me = self.rank();
-        if p.rank() != me {
-            panic!("{me}: free: {p:?} belongs to {}; its owner frees it", p.rank());
+        let (inner, owner, offset) = (&self.all.inner, p.rank(), p.place().offset);
+        if owner == inner.rank {
+            return inner.free_here(offset, owner);
         }
-        if !self.all.inner.seat.give(Side::Local, p.place().offset) {
-            match self.all.inner.seat.side_of(p.place().offset) {
-                Some(_) => panic!("{me}: free: {p:?} was allocated by alloc_all; free it by free_all, on all ranks"),
-                None => panic!("{me}: free: no allocation starts at {p:?} (freed twice, or not what alloc returned)"),
-            }
-        }
+        inner.check_rank("free", owner);
+        inner.free_there(owner, offset);
     }
 
     /// Collective: allocates `n` zeroed values on every rank, at the same offset. Returns my part; `p.on(rank)` is that

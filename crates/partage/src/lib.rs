@@ -25,10 +25,13 @@
 //! * [`Job`] and everything that carries it stay on the rank's own thread.
 
 #[deny(unsafe_code)]
+pub mod am;
+#[deny(unsafe_code)]
+pub mod atomic;
+#[deny(unsafe_code)]
 pub mod error;
 #[deny(unsafe_code)]
 mod fail;
-#[deny(unsafe_code)]
 mod image;
 #[deny(unsafe_code)]
 pub mod job;
@@ -39,6 +42,7 @@ mod misuse;
 pub mod ptr;
 #[deny(unsafe_code)]
 mod report;
+pub mod rpc;
 #[deny(unsafe_code)]
 pub mod scope;
 #[deny(unsafe_code)]
@@ -52,12 +56,14 @@ mod watch;
 pub use bytemuck::{self, Pod, Zeroable};
 pub use error::{Error, ErrorKind, Result};
 pub use job::Job;
+pub use serde;
 pub use start::{Launch, Outcome, run, test};
 
 /// What a program needs: `use partage::prelude::*;`
 pub mod prelude {
     pub use crate::job::{Distance, Job};
     pub use crate::ptr::GlobalPtr;
+    pub use crate::rpc::Dist;
     pub use crate::scope::Event;
     pub use crate::team::{Rank, Team, TeamRank};
     pub use crate::{Pod, Zeroable};

@@ -24,7 +24,9 @@
 use crate::job::Job;
 use crate::team::Rank;
 use bytemuck::{Pod, Zeroable};
-use partage_conduit::contract::{At, Memory};
+use partage_conduit::contract::At;
+use partage_conduit::record::Site;
+use partage_conduit::shm::rma::Reach;
 use std::marker::PhantomData;
 use std::{fmt, hash};
 
@@ -75,8 +77,12 @@ impl<T> fmt::Debug for GlobalPtr<T> {
 }
 
 impl<T> GlobalPtr<T> {
-    const fn from_bits(bits: u64) -> Self {
+    pub(crate) const fn from_bits(bits: u64) -> Self {
         GlobalPtr { bits, _t: PhantomData }
+    }
+
+    pub(crate) fn bits(self) -> u64 {
+        self.bits
     }
 
     pub(crate) fn new(rank: Rank, offset: u64) -> Self {
@@ -144,7 +150,7 @@ impl<T: Pod> GlobalPtr<T> {
     pub fn get(self, job: &Job) -> T {
         match job.reach().get(self.place()) {
             Some(value) => value,
-            None => self.refuse(job, "get", 1),
+            None => self.get_far(job),
         }
     }
 
@@ -153,7 +159,7 @@ impl<T: Pod> GlobalPtr<T> {
     #[track_caller]
     pub fn put(self, job: &Job, value: T) {
         if job.reach().put(self.place(), value).is_none() {
-            self.refuse(job, "put", 1)
+            self.put_slice_far(job, "put", &[value]);
         }
     }
 
@@ -161,10 +167,8 @@ impl<T: Pod> GlobalPtr<T> {
     #[inline(always)]
     #[track_caller]
     pub fn get_slice(self, job: &Job, dst: &mut [T]) {
-        let n = dst.len();
-        let at = self.place();
-        if !aligned::<T>(at) || Memory::get(job.reach(), at, bytemuck::cast_slice_mut(dst)).is_err() {
-            self.refuse(job, "get_slice", n)
+        if !self.is_aligned() || job.reach().read(self.place(), bytemuck::cast_slice_mut(dst)).is_err() {
+            self.get_slice_far(job, "get_slice", dst);
         }
     }
 
@@ -172,9 +176,39 @@ impl<T: Pod> GlobalPtr<T> {
     #[inline(always)]
     #[track_caller]
     pub fn put_slice(self, job: &Job, src: &[T]) {
-        let at = self.place();
-        if !aligned::<T>(at) || Memory::put(job.reach(), at, bytemuck::cast_slice(src)).is_err() {
-            self.refuse(job, "put_slice", src.len())
+        if !self.is_aligned() || job.reach().write(self.place(), bytemuck::cast_slice(src)).is_err() {
+            self.put_slice_far(job, "put_slice", src);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn get_far(self, job: &Job) -> T {
+        let mut value = T::zeroed();
+        self.get_slice_far(job, "get", std::slice::from_mut(&mut value));
+        value
+    }
+
+    /// Where memory is not mapped, or the pointer is wrong.
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn get_slice_far(self, job: &Job, call: &'static str, dst: &mut [T]) {
+        let n = dst.len();
+        let mut far = || job.all().inner.get_far(Site::here(call), self.place(), bytemuck::cast_slice_mut(dst));
+        if !self.is_aligned() || far().is_none() {
+            self.refuse(job, call, n)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn put_slice_far(self, job: &Job, call: &'static str, src: &[T]) {
+        let far = || job.all().inner.put_far(Site::here(call), self.place(), bytemuck::cast_slice(src));
+        if !self.is_aligned() || far().is_none() {
+            self.refuse(job, call, src.len())
         }
     }
 
@@ -186,7 +220,7 @@ impl<T: Pod> GlobalPtr<T> {
     /// this rank and by all others, and does not use it after the job.
     #[track_caller]
     pub unsafe fn as_raw(self, job: &Job) -> Option<*mut T> {
-        let p = job.reach().locate(self.place(), size_of::<T>())?.cast::<T>();
+        let p = job.mapped().locate(self.place(), size_of::<T>())?.cast::<T>();
         p.is_aligned().then_some(p)
     }
 
@@ -194,18 +228,22 @@ impl<T: Pod> GlobalPtr<T> {
     #[inline(never)]
     #[track_caller]
     pub(crate) fn refuse(self, job: &Job, call: &str, n: usize) -> ! {
-        let at = self.place();
-        let len = n.saturating_mul(size_of::<T>());
-        let me = job.rank();
-        if let Err(outside) = job.reach().check(at, len) {
-            panic!("{me}: {call}: {outside}");
+        self.refuse_by(job.mapped(), format_args!("{}: {call}", job.rank()), n)
+    }
+
+    /// Panics, saying what is wrong with this pointer to `n` values.
+    #[cold]
+    #[track_caller]
+    pub(crate) fn refuse_by(self, reach: &Reach, who: fmt::Arguments<'_>, n: usize) -> ! {
+        if let Err(outside) = reach.check(self.place(), n.saturating_mul(size_of::<T>())) {
+            panic!("{who}: {outside}");
         }
         let (name, align) = (std::any::type_name::<T>(), align_of::<T>());
-        panic!("{me}: {call}: {self:?} is not aligned for {name}, which needs a multiple of {align}");
+        panic!("{who}: {self:?} is not aligned for {name}, which needs a multiple of {align}");
     }
-}
 
-#[inline(always)]
-fn aligned<T>(at: At) -> bool {
-    at.offset & (align_of::<T>() as u64 - 1) == 0
+    #[inline(always)]
+    pub(crate) fn is_aligned(self) -> bool {
+        self.place().offset & (align_of::<T>() as u64 - 1) == 0
+    }
 }

@@ -20,6 +20,7 @@
 
 use crate::Job;
 use crate::ptr::GlobalPtr;
+use crate::rpc::Pend;
 use bytemuck::Pod;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -35,14 +36,21 @@ pub struct Scope<'s, 'env: 's> {
     _env: PhantomData<&'env mut &'env ()>,
 }
 
-/// Completion of a transfer; also a `Future`. Dropping it does not cancel: its scope completes it.
-#[must_use = "the transfer is complete after `wait`, or at the end of its scope"]
+/// Completion of a transfer or of a [remote call](crate::rpc); also a `Future`. Dropping it does not cancel: a transfer is
+/// completed by its scope, a call is detached.
+#[must_use = "the transfer is complete, or the result there, after `wait`"]
 #[derive(Debug)]
 pub struct Event<'s, R> {
-    /// Taken when the event is waited for or polled to its end.
-    ready: Option<R>,
+    state: State<R>,
     _s: PhantomData<&'s ()>,
     _not_send: PhantomData<*mut ()>,
+}
+
+#[derive(Debug)]
+enum State<R> {
+    Ready(R),
+    Call(Pend<R>),
+    Taken,
 }
 
 impl Job {
@@ -76,18 +84,30 @@ impl<'s, 'env> Scope<'s, 'env> {
 
 impl<R> Event<'_, R> {
     fn ready(value: R) -> Self {
-        Event { ready: Some(value), _s: PhantomData, _not_send: PhantomData }
+        Event { state: State::Ready(value), _s: PhantomData, _not_send: PhantomData }
     }
 
-    /// Waits for the transfer and hands its buffer back.
+    pub(crate) fn call(pend: Pend<R>) -> Self {
+        Event { state: State::Call(pend), _s: PhantomData, _not_send: PhantomData }
+    }
+
+    /// Waits, and serves others meanwhile; hands back the buffer of a transfer or the result of a call. If the called
+    /// function panicked, so does this, with its words.
     #[track_caller]
-    pub fn wait(mut self) -> R {
-        self.ready.take().expect("wait: this event was already polled to its end")
+    pub fn wait(self) -> R {
+        match self.state {
+            State::Ready(value) => value,
+            State::Call(pend) => pend.wait(),
+            State::Taken => panic!("wait: this event was already polled to its end"),
+        }
     }
 
-    /// Is the transfer complete?
+    /// Is it complete? Makes progress if it is not.
     pub fn test(&mut self) -> bool {
-        true
+        match &self.state {
+            State::Call(pend) => pend.test(),
+            _ => true,
+        }
     }
 }
 
@@ -95,7 +115,16 @@ impl<R> Unpin for Event<'_, R> {}
 
 impl<R> Future for Event<'_, R> {
     type Output = R;
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<R> {
-        Poll::Ready(self.ready.take().expect("this event was already polled to its end"))
+    /// Makes progress; an event that is not complete asks to be polled again at once, since nobody else can complete it.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
+        if !self.test() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Ready(value) => Poll::Ready(value),
+            State::Call(pend) => Poll::Ready(pend.take()),
+            State::Taken => panic!("this event was already polled to its end"),
+        }
     }
 }

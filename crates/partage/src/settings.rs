@@ -17,7 +17,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 13] = [
+const TABLE: [(&str, &str, &str); 14] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -26,6 +26,11 @@ const TABLE: [(&str, &str, &str); 13] = [
     ("PARTAGE_BIND", "none", "core: bind each rank to one core; `partage run --bind` sets it"),
     ("PARTAGE_WAIT", "auto", "waiting: auto, own (ranks have a core each: spin) or shared (yield)"),
     ("PARTAGE_RADIX", "auto", "radix of the barrier's tree where ranks have a core each: auto, or 2 and more"),
+    (
+        "PARTAGE_REFERENCE",
+        "0",
+        "1: puts, gets and atomics go by active messages, as on a conduit that has nothing better",
+    ),
     ("PARTAGE_HANG_AFTER", "never", "seconds of waiting in one call after which a report says where the ranks are"),
     ("PARTAGE_TIMEOUT", "never", "seconds after which a job is ended, with that report"),
     ("PARTAGE_TEST", "threads", "how partage::test runs ranks: threads, procs, or procs=N processes"),
@@ -69,6 +74,7 @@ pub(crate) struct Settings {
     pub bind: bool,
     pub own_cores: Option<bool>,
     pub radix: Option<usize>,
+    pub reference: bool,
     pub hang_after: Option<Duration>,
     pub timeout: Option<Duration>,
     pub test_procs: Option<Option<usize>>,
@@ -128,6 +134,7 @@ impl Settings {
             bind: one_of("PARTAGE_BIND", &["none", "core"])? == Some(1),
             own_cores: one_of("PARTAGE_WAIT", &["auto", "own", "shared"])?.filter(|&i| i > 0).map(|i| i == 1),
             radix,
+            reference: one_of("PARTAGE_REFERENCE", &["0", "1"])? == Some(1),
             hang_after: seconds("PARTAGE_HANG_AFTER")?,
             timeout: seconds("PARTAGE_TIMEOUT")?,
             test_procs,

@@ -176,7 +176,8 @@ impl Launch {
         };
         let watching = watching.start(node.clone());
         let fate = if processes > 1 { Fate::Exit } else { fate };
-        let crew = Crew { node, site, fate, body, first_failure: Mutex::new(None) };
+        let reference = settings.reference;
+        let crew = Crew { node, site, fate, reference, body, first_failure: Mutex::new(None) };
         let results = crew.work();
         drop(watching);
         if let Some(why) = crew.first_failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -251,6 +252,7 @@ struct Crew<'f, F> {
     node: Arc<Node>,
     site: Site,
     fate: Fate,
+    reference: bool,
     body: &'f F,
     first_failure: Mutex<Option<String>>,
 }
@@ -285,7 +287,7 @@ impl<F> Crew<'_, F> {
         F: Fn(&Job) -> std::result::Result<R, String>,
     {
         let _rank = fail::enter_rank(r as u32, self.fate == Fate::Exit);
-        let job = Job::new(self.node.seat(r), r);
+        let job = Job::new(self.node.seat(r), r, self.reference);
         // A rank that starts late, when the job has been aborted, finds out at its first wait.
         let result = catch_unwind(AssertUnwindSafe(|| {
             let result = (self.body)(&job);
@@ -294,6 +296,7 @@ impl<F> Crew<'_, F> {
             }
             result
         }));
+        job.is_over();
         match result.map_err(fail::unwound) {
             Ok(Ok(value)) => {
                 self.node.record(r).ended();
@@ -301,7 +304,7 @@ impl<F> Crew<'_, F> {
             }
             Ok(Err(text)) => self.failed(r, 1, &format!("failed: {text}")),
             Err(Unwound::Panicked(text)) => self.failed(r, fail::PANICKED, &text),
-            Err(Unwound::Disagreed(text)) => self.failed_saying(r, fail::PANICKED, text),
+            Err(Unwound::Ended(text)) => self.failed_saying(r, fail::PANICKED, text),
             Err(Unwound::JobIsOver) => {}
         }
         None

@@ -126,7 +126,7 @@ impl Team {
     #[inline(always)]
     fn complete(&self, arrived: Arrived, site: impl Fn() -> Site + Copy) -> Option<(u64, Option<u64>)> {
         let seat = &self.inner.seat;
-        match seat.barrier().wait(arrived, seat.waiter(), site, || false) {
+        match seat.barrier().wait(arrived, seat.waiter(), site, || self.inner.progress()) {
             Ok(Met::Bare) => None,
             Ok(Met::WithDetails) => Some(self.conclude(arrived, site())),
             // In a destructor that already unwinds for that, there is nothing to wait for.
@@ -146,10 +146,11 @@ impl Team {
 
     #[inline(always)]
     #[track_caller]
-    fn may_meet(&self, site: impl Fn() -> Site) {
+    pub(crate) fn may_meet(&self, site: impl Fn() -> Site) {
         if let Some(open) = self.inner.notified.get() {
             self.not_waited(open, site());
         }
+        self.inner.may_wait(site);
     }
 
     #[cold]
@@ -169,7 +170,7 @@ impl Team {
         let node = seat.node();
         let all_have_come = || {
             let arrived = seat.barrier().arrive(Tag::Call(Call::Report, 0), u64::MAX);
-            if seat.barrier().wait(arrived, seat.waiter(), || *site, || false).is_err() {
+            if seat.barrier().wait(arrived, seat.waiter(), || *site, || seat.serve()).is_err() {
                 fail::job_is_over();
             }
         };
@@ -179,7 +180,7 @@ impl Team {
         let [a, b] = who.map(|(rank, tag)| format!("rank {rank} came to {tag} ({})", place(rank)));
         // Nobody goes on, and overwrites its record, before all have read.
         all_have_come();
-        fail::disagreement(format!("the ranks disagree: {a}, {b}"));
+        fail::end_with(format!("the ranks disagree: {a}, {b}"));
     }
 }
 
@@ -193,9 +194,10 @@ pub struct Notified<'t> {
 }
 
 impl Notified<'_> {
-    /// Have all members come? Then [`wait`](Self::wait) does not wait.
+    /// Have all members come? Then [`wait`](Self::wait) does not wait. Makes progress if they have not.
     pub fn test(&self) -> bool {
-        self.team.inner.seat.barrier().test(&self.arrived)
+        let test = || self.team.inner.seat.barrier().test(&self.arrived);
+        test() || (self.team.inner.progress() && test())
     }
 
     /// The second half: waits until all members have come. A value must be the one that was notified.

@@ -4,8 +4,10 @@
 //! node if its file can be opened through `/proc` and carries the cookie that it told us; names of hosts prove nothing.
 //! The files have no names and end with their last user.
 //!
-//! [`Seat`] is one rank's place: its waiter, its barrier, its heaps.
+//! [`Seat`] is one rank's place: its waiter, its barrier, its heaps, and its side of active messages ([`am`]).
 
+pub mod am;
+pub mod atomic;
 pub mod control;
 pub mod rma;
 pub mod segment;
@@ -18,6 +20,7 @@ use crate::record::Doing;
 use crate::sync::Ordering::*;
 use crate::topology;
 use crate::wait::{Cores, Waiter};
+use am::{Mail, Outlet};
 use bytemuck::{Pod, Zeroable};
 use control::{Control, NodePlaces};
 use rma::Reach;
@@ -52,6 +55,7 @@ pub struct Config {
 /// The ranks of this node and their memory, as this process sees them.
 #[derive(Debug)]
 pub struct Node {
+    serial: u64,
     file: Arc<OwnedFd>,
     backing: Backing,
     areas: Vec<Control>,
@@ -61,6 +65,7 @@ pub struct Node {
     mine: Range<usize>,
     own: Arc<Mapping>,
     reach: Reach,
+    mail: Mail,
     cores: Cores,
     radix: usize,
     bind: bool,
@@ -102,8 +107,7 @@ impl Own {
         let segment = segment.max(2 * HUGE as u64);
         let segment = segment.checked_next_multiple_of(HUGE as u64).filter(|s| *s <= 1 << 44);
         let segment = segment.ok_or("a segment has at most 16 TiB")?;
-        let len = (segment as usize).checked_mul(config.ranks).and_then(|s| s.checked_add(control::LEN));
-        let len = len.ok_or("the segments are larger than the address space")?;
+        let len = file_len(segment, config.ranks).ok_or("the segments are larger than the address space")?;
         let (file, backing) = segment::create(len as u64, config.huge)
             .map_err(|e| format!("cannot create {} of shared memory: {e}", bytes(len as u64)))?;
         let map = Mapping::new(file.as_fd(), len, true).map_err(|e| {
@@ -139,7 +143,7 @@ impl Own {
 }
 
 /// Changes with every change of what processes of one job share.
-const MAGIC: u64 = u64::from_le_bytes(*b"hello 01");
+const MAGIC: u64 = u64::from_le_bytes(*b"hello 02");
 
 impl Node {
     /// Collective over the processes of the job. If it fails on one process it fails on all, with the same words.
@@ -184,13 +188,18 @@ impl Node {
 
         let shared = told.iter().map(|h| h.segment).min().expect("at least this process");
         let (mut areas, mut maps, mut bases, mut seats, mut mine) = (vec![], vec![], vec![], vec![], 0..0);
+        let mut ranks = vec![];
         for (p, h) in told.iter().enumerate() {
             let map = if p == me { own.clone() } else { Arc::new(map_peer(p, h)?) };
             if p == me {
                 mine = seats.len()..seats.len() + config.ranks;
             }
+            let control = Control::new(map.clone());
             for i in 0..h.ranks as usize {
-                let at = control::LEN + i * h.segment as usize;
+                // SAFETY: the i-th area lies inside the mapping, whose length was computed from the same numbers.
+                let area = unsafe { map.base().add(control::LEN + i * am::AREA) };
+                ranks.push((area, std::ptr::from_ref(control.bell(i)), p == me));
+                let at = segments_at(h.ranks as usize) + i * h.segment as usize;
                 if backing != Backing::Memfd {
                     map.advise_huge(at + HUGE, shared as usize - 2 * HUGE);
                 }
@@ -198,9 +207,12 @@ impl Node {
                 bases.push(unsafe { map.base().add(at) });
                 seats.push((p, i));
             }
-            maps.push(map.clone());
-            areas.push(Control::new(map));
+            maps.push(map);
+            areas.push(control);
         }
+        // SAFETY: areas and bells in mappings that `areas`, a field of the same value, keeps mapped; files are zeroed at
+        // first.
+        let mail = unsafe { Mail::new(ranks, mine.start) };
         // SAFETY: bases of segments of at least `shared` bytes in the mappings that go with them; nobody makes references
         // into segments.
         let reach = unsafe { Reach::new(bases, shared, maps) };
@@ -217,7 +229,14 @@ impl Node {
             Cores::Own => 4,
         };
         let own = own.clone();
-        Ok(Node { file, backing, areas, seats, hosts, mine, own, reach, cores, radix, bind: config.bind })
+        static JOBS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let serial = JOBS.fetch_add(1, Relaxed) + 1;
+        Ok(Node { serial, file, backing, areas, seats, hosts, mine, own, reach, mail, cores, radix, bind: config.bind })
+    }
+
+    /// Which of this process's nodes this is, from 1.
+    pub fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// All ranks of the node.
@@ -294,6 +313,7 @@ pub struct Seat {
     rank: usize,
     waiter: Waiter<'static>,
     barrier: Barrier<NodePlaces>,
+    outlet: Outlet,
     heaps: RefCell<Heaps>,
     /// Bytes from the bottom and from the top of the segment that are committed.
     committed: [Cell<u64>; 2],
@@ -314,8 +334,10 @@ impl Seat {
         let places = NodePlaces::new(&node.areas, node.seats.iter().copied());
         let barrier = Barrier::new(places, rank, node.ranks(), node.radix);
         let heaps = RefCell::new(Heaps::new(node.reach.segment_len()));
+        let outlet = Outlet::new(&node.mail, rank);
+        let committed = Default::default();
         node.record(rank).running();
-        Seat { rank, waiter, barrier, heaps, committed: Default::default(), node, _not_send: std::marker::PhantomData }
+        Seat { rank, waiter, barrier, outlet, heaps, committed, node, _not_send: std::marker::PhantomData }
     }
 
     /// The node.
@@ -418,8 +440,9 @@ impl Seat {
 
     /// Where an offset of my segment lies in this process's file, whose segments may be longer than what the node shares.
     fn in_file(&self, offset: u64) -> usize {
-        let stride = (self.node.own.len() - control::LEN) / self.node.mine.len();
-        control::LEN + (self.rank - self.node.mine.start) * stride + offset as usize
+        let (ranks, i) = (self.node.mine.len(), self.rank - self.node.mine.start);
+        let stride = (self.node.own.len() - segments_at(ranks)) / ranks;
+        segments_at(ranks) + i * stride + offset as usize
     }
 }
 
@@ -451,6 +474,17 @@ impl Peek {
     }
 }
 
+/// Where the segments begin in the file of a process: after its control area and its ranks' areas for messages.
+fn segments_at(ranks: usize) -> usize {
+    control::LEN + ranks * am::AREA
+}
+
+/// The length of that file.
+fn file_len(segment: u64, ranks: usize) -> Option<usize> {
+    let segments = (segment as usize).checked_mul(ranks)?;
+    segments.checked_add(ranks.checked_mul(am::AREA)?)?.checked_add(control::LEN)
+}
+
 /// A segment that could hold all memory that this process may ever have, if so many fit into the address space.
 fn default_segment(ranks: usize) -> u64 {
     const SPACE: u64 = 1 << 45;
@@ -468,7 +502,7 @@ fn map_peer(p: usize, h: &Hello) -> Result<Mapping, String> {
             h.pid
         )
     })?;
-    let len = (h.segment as usize).checked_mul(h.ranks as usize).and_then(|s| s.checked_add(control::LEN));
+    let len = file_len(h.segment, h.ranks as usize);
     let size = file.metadata().map_or(0, |m| m.len());
     let foreign =
         || format!("process {p} (pid {} on {host}) is on another node, and no network conduit is there", h.pid);
@@ -547,7 +581,6 @@ pub fn bytes(n: u64) -> String {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::contract::Memory;
 
     struct Alone;
     impl Exchange for Alone {
@@ -589,12 +622,12 @@ mod tests {
             let at = At { rank, offset };
             assert_eq!(reach.get::<u64>(at), None, "{at:?}");
             assert_eq!(reach.put(at, 1u64), None);
-            assert!(Memory::put(reach, at, &[1; 8]).is_err());
-            assert!(Memory::get(reach, at, &mut [1; 8]).is_err());
+            assert!(reach.write(at, &[1; 8]).is_err());
+            assert!(reach.read(at, &mut [1; 8]).is_err());
         }
         assert_eq!(reach.get::<u64>(At { rank: 0, offset: 4100 }), None, "not aligned");
-        assert!(Memory::put(reach, At { rank: 0, offset: 4096 }, &vec![0; 9 << 20]).is_err());
-        assert!(Memory::put(reach, At { rank: 0, offset: 8 << 20 }, &[]).is_ok(), "nothing, at the very end");
+        assert!(reach.write(At { rank: 0, offset: 4096 }, &vec![0; 9 << 20]).is_err());
+        assert!(reach.write(At { rank: 0, offset: 8 << 20 }, &[]).is_ok(), "nothing, at the very end");
     }
 
     #[test]

@@ -5,18 +5,19 @@
 //! place are in program order; to different places they may be seen in any order by others until a barrier, a fence or
 //! a signal lies between (on x86-64 they happen to be seen in order; nothing may rely on it).
 
-use crate::contract::{At, Memory, Outside};
+use crate::contract::{At, Outside};
 use crate::copy;
 use crate::heap::FIRST;
 use crate::shm::segment::Mapping;
 use bytemuck::Pod;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Where every rank's segment is mapped here. Plain data behind one pointer: the first thing that a put looks at.
 #[derive(Debug, Clone)]
 pub struct Reach {
-    /// Segment base by rank of the job.
-    bases: Box<[*mut u8]>,
+    /// Segment base by rank of the job; none where it is not to be reached this way.
+    bases: Box<[Option<NonNull<u8>>]>,
     /// Bytes from FIRST to the end of a segment; at least [`SMALL`].
     room: u64,
     /// For values of 1, 2, 4 and 8 bytes: how many of them after FIRST the last one is that fits.
@@ -41,7 +42,12 @@ impl Reach {
         assert!(len >= FIRST + SMALL as u64);
         let room = len - FIRST;
         let last = [0, 1, 2, 3].map(|shift| (room - (1 << shift)) >> shift);
-        Reach { bases: bases.into(), room, last, _maps: maps.into() }
+        Reach { bases: bases.into_iter().map(NonNull::new).collect(), room, last, _maps: maps.into() }
+    }
+
+    /// The same table with nothing in it: every access takes another way.
+    pub fn nothing(&self) -> Reach {
+        Reach { bases: self.bases.iter().map(|_| None).collect(), ..self.clone() }
     }
 
     /// The length of every segment.
@@ -52,7 +58,7 @@ impl Reach {
     /// The address of `len` bytes there, if all of them lie in the segment of a rank that is mapped here.
     #[inline(always)]
     pub fn locate(&self, at: At, len: usize) -> Option<*mut u8> {
-        let &base = self.bases.get(at.rank as usize)?;
+        let base = (*self.bases.get(at.rank as usize)?)?.as_ptr();
         // One comparison for both ends: offsets below FIRST wrap around.
         if at.offset.wrapping_sub(FIRST) > self.room.checked_sub(len as u64)? {
             return None;
@@ -64,7 +70,7 @@ impl Reach {
     /// The same for a value, which must also be aligned.
     #[inline(always)]
     fn locate_value<T>(&self, at: At) -> Option<*mut u8> {
-        let &base = self.bases.get(at.rank as usize)?;
+        let base = (*self.bases.get(at.rank as usize)?)?.as_ptr();
         // One comparison for both ends and for the alignment: bits that must be zero are rotated to the top. FIRST is a
         // page and segments start at one, so what is aligned from there is aligned in memory.
         let (size, shift) = (size_of::<T>(), align_of::<T>().ilog2());
@@ -107,32 +113,22 @@ impl Reach {
     fn outside(&self, at: At, len: usize) -> Outside {
         Outside { at, len, ranks: self.bases.len(), segment: self.segment_len() }
     }
-}
 
-impl Memory for Reach {
+    /// Copies `src` to the place.
     #[inline(always)]
-    fn put(&self, at: At, src: &[u8]) -> Result<(), Outside> {
+    pub fn write(&self, at: At, src: &[u8]) -> Result<(), Outside> {
         let Some(p) = self.locate(at, src.len()) else { return Err(self.outside(at, src.len())) };
         // SAFETY: inside a segment, to which no reference exists; `src` is a reference, so it is not in a segment.
         unsafe { copy::write(p, src.as_ptr(), src.len()) };
         Ok(())
     }
 
+    /// Copies from the place to `dst`.
     #[inline(always)]
-    fn get(&self, at: At, dst: &mut [u8]) -> Result<(), Outside> {
+    pub fn read(&self, at: At, dst: &mut [u8]) -> Result<(), Outside> {
         let Some(p) = self.locate(at, dst.len()) else { return Err(self.outside(at, dst.len())) };
-        // SAFETY: as for `put`.
+        // SAFETY: as for `write`.
         unsafe { copy::read(dst.as_mut_ptr(), p, dst.len()) };
         Ok(())
-    }
-
-    #[inline(always)]
-    fn fence(&self) {
-        crate::sync::full_fence();
-    }
-
-    #[inline(always)]
-    fn quiet(&self) {
-        crate::sync::full_fence();
     }
 }

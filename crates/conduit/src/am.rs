@@ -1,0 +1,236 @@
+//! Active messages as handlers see them, whichever conduit brought them: [`Handler`], [`Arrival`], and the table that
+//! numbers handlers.
+//!
+//! A message is a handler's number, up to 64 bytes of arguments and a payload. The arguments of a handler have one type,
+//! so their length is not sent; [`Arrival::open`] reads both.
+
+use crate::pool::Buffer;
+use crate::reference;
+use crate::ring::{Head, Message, WORDS};
+use crate::shm::Node;
+use crate::shm::rma::Reach;
+use bytemuck::{Pod, bytes_of};
+use std::cell::Cell;
+use std::fmt;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+use std::sync::{Mutex, PoisonError};
+
+/// The most bytes of arguments.
+pub const ARGS: usize = 64;
+/// Bytes of a slot that arguments and payload share.
+pub(crate) const INLINE: usize = 8 * WORDS;
+/// The length that says: the payload is in a buffer, whose place and length are the slot's last word.
+pub(crate) const IN_BUFFER: usize = Head::LENGTHS - 1;
+/// Arguments that fit beside that word.
+pub(crate) const BESIDE: usize = INLINE - 8;
+
+/// What runs when a message arrives: on any thread of the target's process, concurrently, without any lock held. It must
+/// not block. The address is the identity: the same static in every process of the same image.
+pub trait Handler: Sync {
+    /// Runs.
+    fn run(&self, arrival: &Arrival<'_>);
+}
+
+/// A message that has arrived, for the length of its handler.
+pub struct Arrival<'h> {
+    node: &'h Node,
+    target: usize,
+    source: usize,
+    body: Body<'h>,
+    way: Way,
+    replied: Cell<bool>,
+}
+
+/// Where arguments and payload are.
+pub(crate) enum Body<'h> {
+    /// In a slot that was taken, and perhaps a buffer.
+    Taken(&'h Message, Option<(Buffer, usize)>),
+    /// Where the sender, a thread of this process, has them.
+    Here(&'h [u8], &'h [u8]),
+}
+
+/// How a reply goes back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// This is a reply.
+    None,
+    /// It runs at once.
+    InLine,
+    /// Through the source's queue.
+    Queue,
+}
+
+impl fmt::Debug for Arrival<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a message from rank {} to rank {}", self.source, self.target)
+    }
+}
+
+impl<'h> Arrival<'h> {
+    pub(crate) fn new(node: &'h Node, target: usize, source: usize, body: Body<'h>, way: Way) -> Arrival<'h> {
+        Arrival { node, target, source, body, way, replied: Cell::new(false) }
+    }
+
+    /// The rank for which it is.
+    #[inline(always)]
+    pub fn target(&self) -> usize {
+        self.target
+    }
+
+    /// The rank that sent it.
+    #[inline(always)]
+    pub fn source(&self) -> usize {
+        self.source
+    }
+
+    /// The serial number of the job in this process.
+    #[inline(always)]
+    pub fn job(&self) -> u64 {
+        self.node.serial()
+    }
+
+    /// The memory of the target, and of all ranks that are mapped here.
+    #[inline(always)]
+    pub fn reach(&self) -> &'h Reach {
+        self.node.reach()
+    }
+
+    /// Arguments and payload. The payload begins at a multiple of eight.
+    #[inline(always)]
+    pub fn open<A: Pod>(&self) -> (A, &'h [u8]) {
+        const { assert!(size_of::<A>() <= ARGS) };
+        match self.body {
+            Body::Here(args, payload) if args.len() == size_of::<A>() => (bytemuck::pod_read_unaligned(args), payload),
+            Body::Taken(message, None) => {
+                let bytes: &'h [u8] = bytemuck::bytes_of(&message.words);
+                let front = size_of::<A>().next_multiple_of(8);
+                let Some(payload) = bytes.get(front..front + message.head.len()) else {
+                    self.bad(&"its length does not fit its handler")
+                };
+                (bytemuck::pod_read_unaligned(&bytes[..size_of::<A>()]), payload)
+            }
+            Body::Taken(message, Some((buffer, len))) => {
+                // SAFETY: between the taking of the message and its end the buffer is ours alone, and `find` has seen
+                // that it has `len` bytes; the sender has written them (and the arguments) before it sent the message.
+                let (args, payload) = unsafe {
+                    let args = std::slice::from_raw_parts::<'h, u8>(buffer.args(), ARGS);
+                    (args, std::slice::from_raw_parts::<'h, u8>(buffer.payload(), len))
+                };
+                let beside: &[u8] = bytemuck::bytes_of(&message.words);
+                let args = if size_of::<A>() <= BESIDE { beside } else { args };
+                (bytemuck::pod_read_unaligned(&args[..size_of::<A>()]), payload)
+            }
+            Body::Here(..) => self.bad(&"its arguments are not those of its handler"),
+        }
+    }
+
+    /// Replies to the source; once, and not to a reply.
+    #[inline(always)]
+    pub fn reply<A: Pod>(&self, handler: u16, args: &A, payload: &[u8]) {
+        assert!(self.way != Way::None && !self.replied.replace(true), "{self:?} is answered once");
+        match self.way {
+            Way::InLine => self.node.run_in_line(self.source, self.target, handler, bytes_of(args), payload, Way::None),
+            _ => self.node.reply_by_queue(self.target, self.source, handler, bytes_of(args), payload),
+        }
+    }
+
+    /// Has a reply been sent?
+    #[inline(always)]
+    pub(crate) fn is_answered(&self) -> bool {
+        self.replied.get()
+    }
+
+    /// Where the target's answers land.
+    pub fn landing(&self) -> &'h Landing {
+        self.node.landing(self.target)
+    }
+
+    /// A message that none of our senders makes.
+    #[cold]
+    pub fn bad(&self, why: &dyn fmt::Display) -> ! {
+        panic!("rank {}: a message from rank {} cannot be understood: {why}", self.target, self.source)
+    }
+}
+
+/// Where a rank's answers from the reference path arrive.
+#[derive(Debug, Default)]
+pub struct Landing {
+    count: AtomicU64,
+    value: AtomicU64,
+    data: Mutex<Vec<u8>>,
+}
+
+impl Landing {
+    /// How many answers have come.
+    pub fn count(&self) -> u64 {
+        self.count.load(Acquire)
+    }
+
+    pub(crate) fn one_more(&self) {
+        self.count.fetch_add(1, Release);
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.value.load(Relaxed)
+    }
+
+    pub(crate) fn set_value(&self, value: u64) {
+        self.value.store(value, Relaxed);
+    }
+
+    pub(crate) fn read(&self, dst: &mut [u8]) {
+        let data = self.data.lock().unwrap_or_else(PoisonError::into_inner);
+        dst.copy_from_slice(&data[..dst.len()]);
+    }
+
+    pub(crate) fn write(&self, src: &[u8]) {
+        let mut data = self.data.lock().unwrap_or_else(PoisonError::into_inner);
+        data.clear();
+        data.extend_from_slice(src);
+    }
+}
+
+/// The handlers of a process, by number. They are only added, each before any message for it can come.
+pub(crate) struct Table {
+    entries: Box<[AtomicPtr<Entry>]>,
+    owned: Mutex<Vec<Box<Entry>>>,
+}
+
+struct Entry(&'static dyn Handler);
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Table")
+    }
+}
+
+impl Table {
+    pub fn new() -> Table {
+        let entries = (0..Head::HANDLERS).map(|_| AtomicPtr::default()).collect();
+        let table = Table { entries, owned: Mutex::default() };
+        for (number, handler) in reference::handlers() {
+            assert!(number < reference::HANDLERS && table.set(number, handler));
+        }
+        table
+    }
+
+    /// Gives a handler its number; false if another has it, or there are no such numbers.
+    pub fn set(&self, number: u16, handler: &'static dyn Handler) -> bool {
+        let Some(entry) = self.entries.get(number as usize) else { return false };
+        let mut owned = self.owned.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(there) = self.get(number) {
+            return std::ptr::addr_eq(there, handler);
+        }
+        let mut new = Box::new(Entry(handler));
+        entry.store(&raw mut *new, Release);
+        owned.push(new);
+        true
+    }
+
+    #[inline(always)]
+    pub fn get(&self, number: u16) -> Option<&'static dyn Handler> {
+        let entry = self.entries.get(number as usize)?.load(Acquire);
+        // SAFETY: null, or an entry that `owned` keeps as long as this table; the handler itself is static.
+        unsafe { entry.as_ref() }.map(|e| e.0)
+    }
+}

@@ -1,0 +1,239 @@
+//! Buffers for payloads that do not fit into a slot. Each rank owns two pools in its shared memory, one for its requests
+//! and one for its replies; whoever receives a message reads the payload where it is and gives the buffer back.
+//!
+//! A pool has many small buffers and a few large ones. A buffer is a line with its state, a line for arguments that do
+//! not fit into the slot, and the payload.
+//!
+//! # Memory ordering
+//! The owner takes a buffer (free to busy, acquire), writes it and sends its place in a slot, whose release store
+//! publishes the bytes. The receiver stores free with release when it has read them. So each side has the bytes
+//! to itself in turn: between taking and giving back nobody else touches them, and references to them are sound.
+
+use crate::sync::{AtomicU32, Ordering::*};
+
+/// The longest payload.
+pub const LARGE: usize = 64 << 10;
+/// The longest payload of a small buffer.
+pub const SMALL: usize = 4096;
+const SMALLS: usize = 32;
+const LARGES: usize = 8;
+/// Bytes before the payload.
+const FRONT: usize = 128;
+/// An odd number of lines, so that buffers do not all fall into the same sets of a cache.
+const SMALL_STRIDE: usize = FRONT + SMALL + 64;
+const LARGE_STRIDE: usize = FRONT + LARGE + 64;
+const LARGE_FROM: usize = SMALLS * SMALL_STRIDE;
+/// Bytes of a pool.
+pub const LEN: usize = LARGE_FROM + LARGES * LARGE_STRIDE;
+
+const _: () = assert!((SMALL_STRIDE / 64) % 2 == 1 && (LARGE_STRIDE / 64) % 2 == 1);
+
+/// The state of a buffer, in a line of its own; zeroed memory is a free one.
+#[cfg_attr(not(loom), repr(transparent))]
+#[derive(Debug, Default)]
+pub struct State(AtomicU32);
+
+impl State {
+    /// Takes the buffer if it is free.
+    #[inline(always)]
+    pub fn take(&self) -> bool {
+        self.0.load(Relaxed) == 0 && self.0.compare_exchange(0, 1, Acquire, Relaxed).is_ok()
+    }
+
+    /// Gives it back.
+    #[inline(always)]
+    pub fn give(&self) {
+        self.0.store(0, Release);
+    }
+}
+
+/// A pool as its owner uses it.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub struct Pool {
+    base: *mut u8,
+    /// Where the next search begins, small and large.
+    next: [AtomicU32; 2],
+}
+
+// SAFETY: an address; buffers are taken by compare-and-exchange.
+#[cfg(not(loom))]
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+#[cfg(not(loom))]
+unsafe impl Sync for Pool {}
+
+/// A buffer in this process's address space.
+#[cfg(not(loom))]
+#[derive(Clone, Copy, Debug)]
+pub struct Buffer {
+    at: *mut u8,
+    room: usize,
+}
+
+#[cfg(not(loom))]
+impl Pool {
+    /// # Safety
+    /// [`LEN`] bytes from `base`, at the start of a line, are shared memory that was zeroed at first, is used as a pool
+    /// by everybody and stays mapped as long as the pool and its buffers are used.
+    pub unsafe fn new(base: *mut u8) -> Pool {
+        Pool { base, next: Default::default() }
+    }
+
+    /// Takes a buffer for `len` bytes, and the place by which others find it.
+    #[inline(always)]
+    pub fn take(&self, len: usize) -> Option<(Buffer, u32)> {
+        let found = (len <= SMALL).then(|| self.search(0, 0, SMALL_STRIDE, SMALLS, SMALL)).flatten();
+        found.or_else(|| self.search(1, LARGE_FROM, LARGE_STRIDE, LARGES, LARGE))
+    }
+
+    #[inline(always)]
+    fn search(&self, kind: usize, from: usize, stride: usize, n: usize, room: usize) -> Option<(Buffer, u32)> {
+        let first = self.next[kind].load(Relaxed) as usize;
+        for i in 0..n {
+            let place = from + (first + i) % n * stride;
+            // SAFETY: inside the pool.
+            let buffer = Buffer { at: unsafe { self.base.add(place) }, room };
+            if buffer.state().take() {
+                self.next[kind].store(((first + i + 1) % n) as u32, Relaxed);
+                return Some((buffer, place as u32));
+            }
+        }
+        None
+    }
+
+    /// Asks for the lines that the next payload of this length will be written to, while the last one travels.
+    #[inline(always)]
+    pub fn prefetch(&self, len: usize) {
+        let kind = usize::from(len > SMALL);
+        let (from, stride) = [(0, SMALL_STRIDE), (LARGE_FROM, LARGE_STRIDE)][kind];
+        let place = from + self.next[kind].load(Relaxed) as usize * stride;
+        crate::ring::prefetch_to_write(self.base.wrapping_add(place));
+        for line in (0..len.min(2048)).step_by(64) {
+            crate::ring::prefetch_to_write(self.base.wrapping_add(place + FRONT + line));
+        }
+    }
+}
+
+#[cfg(not(loom))]
+impl Buffer {
+    /// The buffer at a place that somebody else told, in the pool that begins at `base`; `None` if none begins there or
+    /// it does not have `len` bytes.
+    ///
+    /// # Safety
+    /// As for [`Pool::new`].
+    #[inline(always)]
+    pub unsafe fn find(base: *mut u8, place: u32, len: usize) -> Option<Buffer> {
+        let place = place as usize;
+        let (start, room) = match place < LARGE_FROM {
+            true => (place.is_multiple_of(SMALL_STRIDE), SMALL),
+            false => ((place - LARGE_FROM).is_multiple_of(LARGE_STRIDE) && place < LEN, LARGE),
+        };
+        // SAFETY: inside the pool.
+        (start && len <= room).then(|| Buffer { at: unsafe { base.add(place) }, room })
+    }
+
+    fn state(&self) -> &State {
+        // SAFETY: the first line of a buffer in a pool, which stays mapped.
+        unsafe { &*self.at.cast() }
+    }
+
+    /// Where arguments go: 64 bytes.
+    #[inline(always)]
+    pub fn args(&self) -> *mut u8 {
+        // SAFETY: the second line of a buffer.
+        unsafe { self.at.add(64) }
+    }
+
+    /// Where the payload goes.
+    #[inline(always)]
+    pub fn payload(&self) -> *mut u8 {
+        // SAFETY: after the two lines.
+        unsafe { self.at.add(FRONT) }
+    }
+
+    /// Bytes of payload that fit.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Gives it back to its owner, who may then write to it.
+    #[inline(always)]
+    pub fn give(self) {
+        self.state().give();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_apart_found_and_used_again() {
+        let mut memory = vec![0u64; LEN / 8 + 8];
+        let base = memory.as_mut_ptr().cast::<u8>();
+        // SAFETY: on a line, long enough, zeroed, and alive until the end.
+        let (base, pool) = unsafe {
+            let base = base.add(base.align_offset(64));
+            (base, Pool::new(base))
+        };
+        for len in [0, 1, SMALL, SMALL + 1, LARGE] {
+            let mut held = vec![];
+            while let Some((buffer, place)) = pool.take(len) {
+                assert!(buffer.room() >= len);
+                // SAFETY: the same pool.
+                let found = unsafe { Buffer::find(base, place, len) }.unwrap();
+                assert_eq!((found.at, found.room), (buffer.at, buffer.room));
+                held.push((buffer.at as usize, buffer.room, buffer));
+            }
+            assert_eq!(held.len(), if len <= SMALL { SMALLS + LARGES } else { LARGES });
+            held.sort_by_key(|h| h.0);
+            assert!(held.windows(2).all(|w| w[0].0 + FRONT + w[0].1 < w[1].0));
+            assert!(held.iter().all(|h| h.0 >= base as usize && h.0 + FRONT + h.1 <= base as usize + LEN));
+            held.into_iter().for_each(|h| h.2.give());
+        }
+        for (place, len) in
+            [(1, 0), (64, 0), (0, SMALL + 1), (LARGE_FROM as u32 + 64, 0), (LEN as u32, 0), (u32::MAX, 1)]
+        {
+            // SAFETY: as above.
+            assert!(unsafe { Buffer::find(base, place, len) }.is_none(), "{place} {len}");
+        }
+    }
+}
+
+/// A buffer goes to and fro between its owner and a receiver.
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+
+    #[test]
+    fn loom_a_buffer_has_one_user_at_a_time() {
+        loom::model(|| {
+            let shared = Arc::new((State::default(), UnsafeCell::new(0u64), AtomicU32::new(0)));
+            let s = shared.clone();
+            let receiver = loom::thread::spawn(move || {
+                let (state, payload, sent) = &*s;
+                for i in 1..=2 {
+                    while sent.load(Acquire) != i {
+                        loom::thread::yield_now();
+                    }
+                    // SAFETY: loom checks that nobody writes meanwhile; that is what is tested.
+                    assert_eq!(payload.with(|p| unsafe { *p }), u64::from(i));
+                    state.give();
+                }
+            });
+            let (state, payload, sent) = &*shared;
+            for i in 1..=2 {
+                while !state.take() {
+                    loom::thread::yield_now();
+                }
+                // SAFETY: as above.
+                payload.with_mut(|p| unsafe { *p = u64::from(i) });
+                sent.store(i, Release);
+            }
+            receiver.join().unwrap();
+        });
+    }
+}

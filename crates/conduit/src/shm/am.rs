@@ -1,0 +1,766 @@
+//! Active messages between ranks of a node.
+//!
+//! To a rank of the same process a request runs in line, on the sender's thread; its reply too. To another process it goes
+//! through the target's [ring](crate::ring), its payload through a buffer of the sender's [pool](crate::pool) unless both
+//! fit into a slot.
+//!
+//! # Nets
+//! There are two, each with a queue for requests and one for replies, so that a reply never stands behind requests:
+//! * [`AM`]: handlers of the table, served by any thread of the target's process;
+//! * [`CALL`]: taken by the target rank's own thread only, also from ranks of the same process, for whoever is above this
+//!   crate to make sense of.
+//!
+//! # Memory
+//! Each rank has an *area* after the control area of its process's file: four rings, what it counts for each source, two
+//! pools. Only touched pages exist. Rings have as many slots as all sources' windows need together, at least
+//! 1024; what grows with the square of the ranks of a node is 24 bytes for each pair (and, with hundreds of ranks, slots).
+//!
+//! # Replies never wait
+//! Their slots are certain (see [`crate::ring`]). If no buffer of the replier's pool is free, because those to whom it
+//! has replied do not read, the payload is kept on the heap until one is. That memory is bounded by the windows.
+//!
+//! # Progress by any thread
+//! A rank serves its own queues whenever it waits. If it has nothing to do it looks at the other ranks of its process
+//! too, and serves those whose owners have not come for a while: two threads that really compete for one queue are ten
+//! times slower than one.
+
+use crate::am::{Arrival, BESIDE, Body, Handler, IN_BUFFER, INLINE, Landing, Table, Way};
+use crate::contract::{At, Atomic, Conduit, Failure};
+use crate::copy;
+use crate::pool::{self, Buffer, Pool};
+use crate::record::Site;
+use crate::ring::{Account, BATCH, Batch, Credit, Got, Head, Inlet, Message, Ring, Shown, Slot, Tail, WORDS};
+use crate::shm::control::MOST_RANKS;
+use crate::shm::{Node, Seat};
+use crate::sync::{ticks, ticks_per_us};
+use crate::wait::{Aborted, Bell, Step};
+use bytemuck::{Pod, bytes_of, bytes_of_mut};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::{Mutex, PoisonError};
+
+/// Requests and replies of handlers.
+pub const AM: usize = 0;
+/// Calls and results, for the target's own thread.
+pub const CALL: usize = 1;
+const NETS: usize = 2;
+
+/// Requests that one visit serves, so that whoever waits also looks at what it waits for.
+const DRAIN: usize = 32;
+/// A rank that has not served its queue for this long is helped.
+const HELP_AFTER_US: u64 = 50;
+/// Every so many idle looks a rank looks at the others of its process.
+const HELP_EVERY: u32 = 16;
+
+/// Slots of a ring, at least and at most.
+const FEWEST: usize = 1024;
+const MOST: usize = 2 << 16;
+
+// The area of a rank.
+const SHOWN: usize = 4096;
+const ACCOUNTS: usize = SHOWN + NETS * (MOST_RANKS + 1) * size_of::<Shown>();
+const RINGS: usize = ACCOUNTS + NETS * (MOST_RANKS + 1) * size_of::<Account>();
+const POOLS: usize = RINGS + 2 * NETS * MOST * size_of::<Slot>();
+const POOL_STRIDE: usize = pool::LEN.next_multiple_of(4096);
+/// Bytes of a rank's area: a multiple of a huge page.
+pub const AREA: usize = (POOLS + 2 * POOL_STRIDE).next_multiple_of(2 << 20);
+
+const _: () = assert!(SHOWN.is_multiple_of(64) && ACCOUNTS.is_multiple_of(64) && RINGS.is_multiple_of(64));
+const _: () = assert!(2 * NETS * size_of::<Tail>() <= SHOWN);
+
+/// The messages of one process: where all ranks of the node are reached, and the queues of its own.
+#[derive(Debug)]
+pub(super) struct Mail {
+    peers: Box<[Peer]>,
+    boxes: Box<[Letterbox]>,
+    first: usize,
+    window: u32,
+    table: Table,
+}
+
+/// A rank of the node as others reach it.
+#[derive(Debug)]
+struct Peer {
+    requests: [Ring; NETS],
+    replies: [Ring; NETS],
+    area: *mut u8,
+    bell: *const Bell,
+    /// Is it of this process?
+    here: bool,
+}
+
+/// A rank of this process as its messages find it.
+#[derive(Debug)]
+struct Letterbox {
+    requests: [Inlet; NETS],
+    replies: [Inlet; NETS],
+    /// Replies that have come, by who replied.
+    got: [Box<[Got]>; NETS],
+    /// Buffers of its replies.
+    pool: Pool,
+    /// Replies for which there was no buffer, and how many.
+    kept: Mutex<VecDeque<Kept>>,
+    kept_count: AtomicUsize,
+    landing: Landing,
+}
+
+/// A reply that waits for a buffer.
+#[derive(Debug)]
+struct Kept {
+    net: usize,
+    to: usize,
+    handler: u16,
+    args: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+// SAFETY: addresses of shared memory that the node keeps mapped; everything reached through them is an atomic, or a
+// buffer with one user at a time.
+unsafe impl Send for Mail {}
+// SAFETY: as above.
+unsafe impl Sync for Mail {}
+
+impl Mail {
+    /// # Safety
+    /// For each rank of the node its area, zeroed at first, its bell, and whether it is of this process; those of this
+    /// process begin at rank `first`. All stay mapped as long as this value.
+    pub unsafe fn new(ranks: Vec<(*mut u8, *const Bell, bool)>, first: usize) -> Mail {
+        let n = ranks.len();
+        let slots = (16 * n).next_power_of_two().clamp(FEWEST, MOST);
+        let window = (slots / n) as u32;
+        let peer = |(area, bell, here): (*mut u8, *const Bell, bool)| {
+            // SAFETY: inside the area, by the constants above; tails and slots are on lines.
+            let ring = |i: usize| unsafe {
+                let tail = area.add(i * size_of::<Tail>()).cast();
+                Ring::new(tail, area.add(RINGS + i * MOST * size_of::<Slot>()).cast(), slots)
+            };
+            Peer { requests: [ring(0), ring(1)], replies: [ring(2), ring(3)], area, bell, here }
+        };
+        let peers: Box<[Peer]> = ranks.into_iter().map(peer).collect();
+        let letterbox = |peer: &Peer| Letterbox {
+            requests: peer.requests.map(Inlet::new),
+            replies: peer.replies.map(Inlet::new),
+            got: [0, 1].map(|_| (0..n).map(|_| Got::default()).collect()),
+            // SAFETY: inside the area, which is zeroed at first and stays.
+            pool: unsafe { Pool::new(peer.pool(true)) },
+            kept: Mutex::default(),
+            kept_count: AtomicUsize::new(0),
+            landing: Landing::default(),
+        };
+        let boxes = peers.iter().filter(|p| p.here).map(letterbox).collect();
+        Mail { peers, boxes, first, window, table: Table::new() }
+    }
+
+    #[inline(always)]
+    fn letterbox(&self, rank: usize) -> &Letterbox {
+        &self.boxes[rank - self.first]
+    }
+
+    /// The buffer of a message from `owner`.
+    #[inline(always)]
+    fn find(&self, owner: usize, reply: bool, word: u64) -> Option<(Buffer, usize)> {
+        let (place, len) = ((word >> 32) as u32, word as u32 as usize);
+        // SAFETY: a pool of an area (`new`).
+        unsafe { Buffer::find(self.peers[owner].pool(reply), place, len) }.map(|b| (b, len))
+    }
+
+    /// Gives a buffer back, for which its owner may wait.
+    #[inline(always)]
+    fn give(&self, owner: usize, buffer: Buffer) {
+        buffer.give();
+        self.peers[owner].bell().ring();
+    }
+
+    /// Counts requests of `source` to `target` that have ended without a reply.
+    #[inline(always)]
+    fn ended(&self, net: usize, target: usize, source: usize, n: u32) {
+        let peer = &self.peers[target];
+        if peer.account(net, source).ended(n, peer.shown(net, source), self.window) {
+            self.peers[source].bell().ring_after_fence();
+        }
+    }
+}
+
+impl Peer {
+    /// What this rank shows to `source`.
+    #[inline(always)]
+    fn shown(&self, net: usize, source: usize) -> &Shown {
+        debug_assert!(source <= MOST_RANKS);
+        // SAFETY: inside the area; atomics.
+        unsafe { &*self.area.add(SHOWN).cast::<Shown>().add(net * (MOST_RANKS + 1) + source) }
+    }
+
+    /// What this rank counts for `source`.
+    #[inline(always)]
+    fn account(&self, net: usize, source: usize) -> &Account {
+        debug_assert!(source <= MOST_RANKS);
+        // SAFETY: as above.
+        unsafe { &*self.area.add(ACCOUNTS).cast::<Account>().add(net * (MOST_RANKS + 1) + source) }
+    }
+
+    /// The start of this rank's pool for its requests or its replies.
+    #[inline(always)]
+    fn pool(&self, reply: bool) -> *mut u8 {
+        // SAFETY: inside the area.
+        unsafe { self.area.add(POOLS + usize::from(reply) * POOL_STRIDE) }
+    }
+
+    #[inline(always)]
+    fn bell(&self) -> &Bell {
+        // SAFETY: stays mapped (`Mail::new`).
+        unsafe { &*self.bell }
+    }
+}
+
+/// A message as a slot, its payload in a buffer where it does not fit; `None` if there is no buffer.
+#[inline(always)]
+fn pack(source: usize, handler: u16, args: &[u8], payload: &[u8], pool: &Pool) -> Option<(Head, [u64; WORDS], usize)> {
+    let front = args.len().next_multiple_of(8);
+    let all = front + payload.len();
+    if all > INLINE {
+        return pack_in_buffer(source, handler, args, payload, pool);
+    }
+    let mut words = [0; WORDS];
+    let bytes = bytes_of_mut(&mut words);
+    bytes[..args.len()].copy_from_slice(args);
+    bytes[front..all].copy_from_slice(payload);
+    Some((Head::new(source, handler, payload.len()), words, all.div_ceil(8)))
+}
+
+fn pack_in_buffer(
+    source: usize,
+    handler: u16,
+    args: &[u8],
+    payload: &[u8],
+    pool: &Pool,
+) -> Option<(Head, [u64; WORDS], usize)> {
+    let (buffer, place) = pool.take(payload.len())?;
+    assert!(payload.len() <= buffer.room() && args.len() <= crate::am::ARGS);
+    let mut words = [0; WORDS];
+    // SAFETY: the buffer was just taken: nobody else uses it; both lengths fit.
+    unsafe {
+        copy::write(buffer.payload(), payload.as_ptr(), payload.len());
+        match args.len() <= BESIDE {
+            true => bytes_of_mut(&mut words)[..args.len()].copy_from_slice(args),
+            false => copy::write(buffer.args(), args.as_ptr(), args.len()),
+        }
+    }
+    words[WORDS - 1] = u64::from(place) << 32 | payload.len() as u64;
+    Some((Head::new(source, handler, IN_BUFFER), words, WORDS))
+}
+
+/// What has ended without a reply in one visit, counted when the source changes or the visit ends, however it ends.
+struct Ended<'n> {
+    mail: &'n Mail,
+    target: usize,
+    source: usize,
+    n: u32,
+}
+
+impl Ended<'_> {
+    #[inline(always)]
+    fn one_more(&mut self, source: usize) {
+        if source != self.source {
+            self.count();
+            self.source = source;
+        }
+        self.n += 1;
+    }
+
+    #[inline(always)]
+    fn count(&mut self) {
+        if self.n > 0 {
+            self.mail.ended(AM, self.target, self.source, std::mem::take(&mut self.n));
+        }
+    }
+}
+
+impl Drop for Ended<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.count();
+    }
+}
+
+/// Gives a buffer back when its message has ended, however it ends.
+struct Lent<'n> {
+    mail: &'n Mail,
+    owner: usize,
+    buffer: Buffer,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.mail.give(self.owner, self.buffer);
+    }
+}
+
+impl Node {
+    /// Gives a handler its number in this process; false if another has it or there is no such number.
+    pub fn set_handler(&self, number: u16, handler: &'static dyn Handler) -> bool {
+        self.mail.table.set(number, handler)
+    }
+
+    /// Where answers to rank `r` of this process land.
+    pub(crate) fn landing(&self, r: usize) -> &Landing {
+        &self.mail.letterbox(r).landing
+    }
+
+    /// Runs a handler for `target`, a rank of this process, on this thread.
+    #[inline]
+    pub(crate) fn run_in_line(
+        &self,
+        target: usize,
+        source: usize,
+        handler: u16,
+        args: &[u8],
+        payload: &[u8],
+        way: Way,
+    ) {
+        let arrival = Arrival::new(self, target, source, Body::Here(args, payload), way);
+        match self.mail.table.get(handler) {
+            Some(handler) => handler.run(&arrival),
+            None => arrival.bad(&format_args!("there is no handler {handler}")),
+        }
+    }
+
+    /// Replies to `to`, of another process, for `from`, a rank of this one.
+    #[inline]
+    pub(crate) fn reply_by_queue(&self, from: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) {
+        self.answer(AM, from, to, handler, args, payload);
+    }
+
+    #[inline(always)]
+    fn answer(&self, net: usize, from: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) {
+        let letterbox = self.mail.letterbox(from);
+        match pack(from, handler, args, payload, &letterbox.pool) {
+            Some(packed) => self.push_reply(net, to, packed),
+            None => {
+                let (args, payload) = (args.to_vec(), payload.to_vec());
+                let mut kept = letterbox.kept.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.push_back(Kept { net, to, handler, args, payload });
+                letterbox.kept_count.store(kept.len(), Release);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn push_reply(&self, net: usize, to: usize, (head, words, n): (Head, [u64; WORDS], usize)) {
+        let peer = &self.mail.peers[to];
+        peer.replies[net].push(head, &words, n);
+        peer.bell().ring();
+    }
+
+    /// Sends kept replies for which there are buffers now.
+    #[cold]
+    fn send_kept(&self, from: usize) -> bool {
+        let letterbox = self.mail.letterbox(from);
+        let Ok(mut kept) = letterbox.kept.try_lock() else { return false };
+        let mut sent = false;
+        while let Some(k) = kept.front() {
+            let Some(packed) = pack(from, k.handler, &k.args, &k.payload, &letterbox.pool) else { break };
+            self.push_reply(k.net, k.to, packed);
+            kept.pop_front();
+            sent = true;
+        }
+        letterbox.kept_count.store(kept.len(), Release);
+        sent
+    }
+
+    /// Serves the handlers' messages of rank `r` of this process; `owner` says whether this is its own thread.
+    #[inline(always)]
+    fn serve(&self, r: usize, owner: bool) -> bool {
+        let letterbox = self.mail.letterbox(r);
+        let mut served = false;
+        if !letterbox.replies[AM].is_empty() {
+            served |= self.serve_replies(r, owner);
+        }
+        if !letterbox.requests[AM].is_empty() {
+            served |= self.serve_requests(r);
+        }
+        if letterbox.kept_count.load(Relaxed) != 0 {
+            served |= self.send_kept(r);
+        }
+        served
+    }
+
+    #[inline]
+    fn serve_requests(&self, r: usize) -> bool {
+        let mut batch: Batch = [MaybeUninit::uninit(); BATCH];
+        let mut served = 0;
+        while served < DRAIN {
+            let taken = self.mail.letterbox(r).requests[AM].take(&mut batch, BATCH);
+            if taken.is_empty() {
+                break;
+            }
+            served += taken.len();
+            let mut ended = Ended { mail: &self.mail, target: r, source: 0, n: 0 };
+            for message in taken {
+                if !self.run_taken(r, message, Way::Queue) {
+                    ended.one_more(message.head.source());
+                }
+            }
+        }
+        served > 0
+    }
+
+    #[inline]
+    fn serve_replies(&self, r: usize, owner: bool) -> bool {
+        let mut batch: Batch = [MaybeUninit::uninit(); BATCH];
+        let letterbox = self.mail.letterbox(r);
+        let taken = letterbox.replies[AM].take(&mut batch, BATCH);
+        for message in taken {
+            self.run_taken(r, message, Way::None);
+            letterbox.got[AM][message.head.source()].one_more();
+        }
+        if !owner && !taken.is_empty() {
+            self.mail.peers[r].bell().ring();
+        }
+        !taken.is_empty()
+    }
+
+    /// Runs the handler of a message that was taken; true if it has replied.
+    #[inline(always)]
+    fn run_taken(&self, r: usize, message: &Message, way: Way) -> bool {
+        let head = message.head;
+        let source = head.source();
+        assert!(source < self.mail.peers.len(), "rank {r}: a message from rank {source}, which does not exist");
+        let mut body = Body::Taken(message, None);
+        let _lent;
+        if head.len() == IN_BUFFER {
+            let found = self.mail.find(source, way == Way::None, message.words[WORDS - 1]);
+            if let Some((buffer, _)) = found {
+                _lent = Lent { mail: &self.mail, owner: source, buffer };
+            }
+            body = match found {
+                Some(found) => Body::Taken(message, Some(found)),
+                None => {
+                    Arrival::new(self, r, source, body, Way::None).bad(&"its payload is in no buffer");
+                }
+            };
+        }
+        let arrival = Arrival::new(self, r, source, body, way);
+        match self.mail.table.get(head.handler()) {
+            Some(handler) => handler.run(&arrival),
+            None => arrival.bad(&format_args!("there is no handler {}", head.handler())),
+        }
+        arrival.is_answered()
+    }
+
+    /// Serves other ranks of this process whose owners have not come for a while.
+    #[cold]
+    fn help(&self, me: usize, helper: &Helper) -> bool {
+        let mine = self.mine.clone();
+        if mine.len() == 1 || mine.len() == self.mail.peers.len() {
+            return false;
+        }
+        let next = helper.next.get() % mine.len();
+        helper.next.set(next + 1);
+        let r = mine.start + next;
+        let letterbox = self.mail.letterbox(r);
+        let waits = !letterbox.requests[AM].is_empty()
+            || !letterbox.replies[AM].is_empty()
+            || letterbox.kept_count.load(Relaxed) != 0;
+        if r == me || !waits {
+            return false;
+        }
+        // Has anybody taken anything from it since it was seen like this?
+        let taken = letterbox.requests[AM].taken().wrapping_add(letterbox.replies[AM].taken());
+        let (whose, seen, since) = helper.seen.get();
+        let now = ticks();
+        if (whose, seen) != (r, taken) {
+            helper.seen.set((r, taken, now));
+            // Look at the same one next time.
+            helper.next.set(next);
+            return false;
+        }
+        if now.wrapping_sub(since) < HELP_AFTER_US * ticks_per_us() {
+            helper.next.set(next);
+            return false;
+        }
+        self.serve(r, false)
+    }
+}
+
+/// What a rank remembers of those that it might help.
+#[derive(Debug, Default)]
+pub(super) struct Helper {
+    looks: Cell<u32>,
+    next: Cell<usize>,
+    /// Whose queue was not empty, how far it had been taken, since when.
+    seen: Cell<(usize, u64, u64)>,
+}
+
+/// A rank's own side: what it has sent.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    credits: [Box<[Credit]>; NETS],
+    pool: Pool,
+    helper: Helper,
+    total: Cell<u64>,
+    in_line: Cell<u64>,
+}
+
+/// How many messages a rank has sent, by their way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sent {
+    /// Requests that ran in line.
+    pub in_line: u64,
+    /// Requests and calls through queues.
+    pub queued: u64,
+}
+
+impl Outlet {
+    pub fn new(mail: &Mail, rank: usize) -> Outlet {
+        let n = mail.peers.len();
+        Outlet {
+            credits: [0, 1].map(|_| (0..n).map(|_| Credit::default()).collect()),
+            // SAFETY: inside the rank's area, which is zeroed at first and stays mapped as long as the node, which the
+            // seat keeps.
+            pool: unsafe { Pool::new(mail.peers[rank].pool(false)) },
+            helper: Helper::default(),
+            total: Cell::new(0),
+            in_line: Cell::new(0),
+        }
+    }
+}
+
+/// A message of the [`CALL`] net, taken by its target's own thread. Its buffer goes back when this is dropped.
+pub struct Letter<'s> {
+    source: usize,
+    message: Message,
+    buffer: Option<(Lent<'s>, usize)>,
+    node: &'s Node,
+    target: usize,
+}
+
+impl std::fmt::Debug for Letter<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a letter from rank {} to rank {}", self.source, self.target)
+    }
+}
+
+impl Letter<'_> {
+    /// Who sent it.
+    pub fn source(&self) -> usize {
+        self.source
+    }
+
+    /// What it is, as the sender said.
+    pub fn kind(&self) -> u16 {
+        self.message.head.handler()
+    }
+
+    /// Arguments and payload.
+    #[inline(always)]
+    pub fn open<A: Pod>(&self) -> (A, &[u8]) {
+        let buffer = self.buffer.as_ref().map(|(lent, len)| (lent.buffer, *len));
+        Arrival::new(self.node, self.target, self.source, Body::Taken(&self.message, buffer), Way::None).open()
+    }
+}
+
+impl Seat {
+    /// Sends a request if there is room; to a rank of this process it runs now.
+    #[inline(always)]
+    pub fn try_request<A: Pod>(&self, to: usize, handler: u16, args: &A, payload: &[u8]) -> bool {
+        if self.node.mail.peers[to].here {
+            let o = &self.outlet;
+            o.in_line.set(o.in_line.get() + 1);
+            self.node.run_in_line(to, self.rank, handler, bytes_of(args), payload, Way::InLine);
+            return true;
+        }
+        self.try_send(AM, to, handler, args, payload)
+    }
+
+    /// Sends a call if there is room, to any rank.
+    #[inline(always)]
+    pub fn try_call<A: Pod>(&self, to: usize, kind: u16, args: &A, payload: &[u8]) -> bool {
+        self.try_send(CALL, to, kind, args, payload)
+    }
+
+    #[inline(always)]
+    fn try_send<A: Pod>(&self, net: usize, to: usize, handler: u16, args: &A, payload: &[u8]) -> bool {
+        let mail = &self.node.mail;
+        let (peer, outlet) = (&mail.peers[to], &self.outlet);
+        let (credit, got) = (&outlet.credits[net][to], &mail.letterbox(self.rank).got[net][to]);
+        if !credit.has_room(peer.shown(net, self.rank), got, mail.window) {
+            return false;
+        }
+        let Some((head, words, n)) = pack(self.rank, handler, bytes_of(args), payload, &outlet.pool) else {
+            return false;
+        };
+        credit.spend();
+        outlet.total.set(outlet.total.get() + 1);
+        peer.requests[net].push(head, &words, n);
+        peer.bell().ring();
+        if head.len() == IN_BUFFER {
+            outlet.pool.prefetch(payload.len());
+        }
+        true
+    }
+
+    /// Serves this rank's handlers' messages, and now and then others' of its process.
+    #[inline(always)]
+    pub fn serve(&self) -> bool {
+        if self.node.serve(self.rank, true) {
+            return true;
+        }
+        let looks = &self.outlet.helper.looks;
+        looks.set(looks.get().wrapping_add(1));
+        looks.get().is_multiple_of(HELP_EVERY) && self.node.help(self.rank, &self.outlet.helper)
+    }
+
+    /// The next call for this rank, or the next result.
+    #[inline(always)]
+    pub fn next_letter(&self, result: bool) -> Option<Letter<'_>> {
+        let letterbox = self.node.mail.letterbox(self.rank);
+        let inlet = if result { &letterbox.replies[CALL] } else { &letterbox.requests[CALL] };
+        if inlet.is_empty() { None } else { self.take_letter(inlet, result) }
+    }
+
+    #[inline]
+    fn take_letter(&self, inlet: &Inlet, result: bool) -> Option<Letter<'_>> {
+        let mut batch: Batch = [MaybeUninit::uninit(); BATCH];
+        let &message = inlet.take(&mut batch, 1).first()?;
+        let (node, mail, source) = (&*self.node, &self.node.mail, message.head.source());
+        assert!(source < mail.peers.len(), "rank {}: a call from rank {source}, which does not exist", self.rank);
+        let mut letter = Letter { source, message, buffer: None, node, target: self.rank };
+        if message.head.len() == IN_BUFFER {
+            let found = mail.find(source, result, message.words[WORDS - 1]);
+            let Some((buffer, len)) = found else {
+                let body = Body::Taken(&message, None);
+                Arrival::new(node, self.rank, source, body, Way::None).bad(&"its payload is in no buffer")
+            };
+            letter.buffer = Some((Lent { mail, owner: source, buffer }, len));
+        }
+        Some(letter)
+    }
+
+    /// A call from `source` has ended without a result.
+    #[inline(always)]
+    pub fn call_ended(&self, source: usize) {
+        self.node.mail.ended(CALL, self.rank, source, 1);
+    }
+
+    /// Sends the result of a call back to `source`; that ends the call.
+    #[inline(always)]
+    pub fn send_result<A: Pod>(&self, source: usize, kind: u16, args: &A, payload: &[u8]) {
+        self.node.answer(CALL, self.rank, source, kind, bytes_of(args), payload);
+    }
+
+    /// A result from `source` has been dealt with.
+    #[inline(always)]
+    pub fn result_ended(&self, source: usize) {
+        self.node.mail.letterbox(self.rank).got[CALL][source].one_more();
+    }
+
+    /// How many messages this rank has sent.
+    pub fn sent(&self) -> Sent {
+        Sent { in_line: self.outlet.in_line.get(), queued: self.outlet.total.get() }
+    }
+
+    /// Waits until everything that this rank has sent has ended, and its replies and results have been handled here.
+    pub fn quiet(&self, site: Site, progress: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
+        if self.outlet.total.get() == 0 {
+            return Ok(());
+        }
+        let mail = &self.node.mail;
+        for net in [AM, CALL] {
+            for (to, credit) in self.outlet.credits[net].iter().enumerate() {
+                let account = mail.peers[to].account(net, self.rank);
+                let got = &mail.letterbox(self.rank).got[net][to];
+                let is_quiet = || credit.is_quiet(account, got);
+                if is_quiet() {
+                    continue;
+                }
+                account.set_eager(true);
+                let look = || match is_quiet() {
+                    true => Step::Done,
+                    false if progress() => Step::Busy,
+                    false => Step::Idle,
+                };
+                let waited = self.waiter.until(|| site, look);
+                account.set_eager(false);
+                waited?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Conduit for Seat {
+    fn ranks(&self) -> usize {
+        self.node.ranks()
+    }
+
+    fn segment_len(&self) -> u64 {
+        self.node.reach.segment_len()
+    }
+
+    #[inline(always)]
+    fn request<A: Pod>(&self, site: Site, to: u32, handler: u16, args: &A, payload: &[u8]) -> Result<(), Aborted> {
+        if self.try_request(to as usize, handler, args, payload) {
+            return Ok(());
+        }
+        let sent = || self.try_request(to as usize, handler, args, payload);
+        self.wait(site, sent)
+    }
+
+    #[inline(always)]
+    fn progress(&self) -> bool {
+        self.serve()
+    }
+
+    fn wait(&self, site: Site, done: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
+        let look = || match done() {
+            true => Step::Done,
+            false if self.serve() => Step::Busy,
+            false => Step::Idle,
+        };
+        self.waiter.until(|| site, look)
+    }
+
+    fn landing(&self) -> &Landing {
+        self.node.landing(self.rank)
+    }
+
+    fn put(&self, _: Site, at: At, src: &[u8]) -> Result<(), Failure> {
+        Ok(self.node.reach.write(at, src)?)
+    }
+
+    fn get(&self, _: Site, at: At, dst: &mut [u8]) -> Result<(), Failure> {
+        Ok(self.node.reach.read(at, dst)?)
+    }
+
+    fn atomic(&self, _: Site, at: At, what: Atomic) -> Result<u64, Failure> {
+        let outside = || self.node.reach.check(at, what.width()).err();
+        self.node.reach.atomic(at, what).ok_or_else(|| outside().map_or(Failure::Aborted, Failure::Outside))
+    }
+}
+
+/// The same rank with the Core of its conduit only: everything else goes by messages.
+#[derive(Debug, Clone, Copy)]
+pub struct Reference<'s>(pub &'s Seat);
+
+impl Conduit for Reference<'_> {
+    fn ranks(&self) -> usize {
+        self.0.ranks()
+    }
+    fn segment_len(&self) -> u64 {
+        self.0.segment_len()
+    }
+    fn request<A: Pod>(&self, site: Site, to: u32, handler: u16, args: &A, payload: &[u8]) -> Result<(), Aborted> {
+        self.0.request(site, to, handler, args, payload)
+    }
+    fn progress(&self) -> bool {
+        self.0.progress()
+    }
+    fn wait(&self, site: Site, done: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
+        self.0.wait(site, done)
+    }
+    fn landing(&self) -> &Landing {
+        self.0.landing()
+    }
+}

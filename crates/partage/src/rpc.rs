@@ -1,0 +1,904 @@
+//! Remote calls: a function runs on another rank's own thread, with any arguments and any result that serde knows.
+//!
+//! [`Job::rpc`] calls `fn(&Job, A) -> R`, [`Dist::rpc`] calls into an object that every rank has one of. The result is an
+//! [`Event`]: wait for it, test it, or drop it, which detaches the call. [`Job::tell`] and [`Dist::tell`] want no result.
+//!
+//! * **What can be called**: a function or a closure without captures, of the program itself: it travels as its place in
+//!   the image, which is the same in all processes because they were compared at the start.
+//! * **When**: when the target waits in any call, or [polls](Job::poll). Calls from one rank to another run in the order
+//!   in which they were made; those into a [`Dist`] that is in use wait until it is free.
+//! * **What a function may do**: compute, put, get, allocate, send, call and tell. It may not wait: barriers,
+//!   collectives, `quiet` and [`Event::wait`] panic in it. What it sends beyond what the targets have room for
+//!   is kept on its rank and sent later.
+//! * **Failure**: a panic in a called function comes back, as a panic of whoever waits for the result. A panic in a told
+//!   one, or in one whose event was dropped, ends the job.
+//! * **Size**: any. What does not fit into a message travels in pieces.
+//!
+//! ```
+//! use partage::prelude::*;
+//!
+//! partage::test(3, |job| {
+//!     let right = job.neighbor(1);
+//!     let there = job.rpc(right, |job, name: String| format!("{name} on {}", job.rank()), "hello".to_string());
+//!     assert_eq!(there.wait(), format!("hello on {right}"));
+//! });
+//! ```
+//!
+//! # Safety
+//! Two addresses travel with a call: the function's and that of the code that decodes its arguments, as offsets in the
+//! main image. They are turned back into pointers only if they lie in its executable part. All processes run the same
+//! image (its identity was compared when they attached), so what was a function of that type there is one here.
+
+use crate::fail;
+use crate::job::{Inner, Job};
+use crate::ptr::GlobalPtr;
+use crate::scope::Event;
+use crate::team::{Rank, Team, TeamRank};
+use bytemuck::{Pod, Zeroable};
+use partage_conduit::barrier::{Call, Tag};
+use partage_conduit::pool::LARGE;
+use partage_conduit::record::Site;
+use partage_conduit::shm::am::Letter;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::any::{Any, type_name};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+/// What can travel.
+pub trait Travels: Serialize + DeserializeOwned + 'static {}
+impl<T: Serialize + DeserializeOwned + 'static> Travels for T {}
+
+// Kinds of letters: calls.
+const CALL: u16 = 1;
+const TELL: u16 = 2;
+const CALL_IN_PIECES: u16 = 3;
+const TELL_IN_PIECES: u16 = 4;
+const PIECE_OF_ARGS: u16 = 5;
+const PIECE_OF_RESULT: u16 = 6;
+const FREE: u16 = 7;
+// Results.
+const VALUE: u16 = 1;
+const FAILED: u16 = 2;
+const VALUE_IN_PIECES: u16 = 3;
+
+/// What goes before the arguments of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+struct Head {
+    /// The code that runs the call, and the function itself: offsets in the image.
+    run: u32,
+    function: u32,
+    /// Which of the caller's calls this is.
+    id: u32,
+    /// Which object it goes into.
+    dist: u32,
+}
+
+/// What goes before a result, and before a piece.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Answer {
+    id: u32,
+    _pad: u32,
+    /// Bytes in all, of something in pieces.
+    total: u64,
+}
+
+/// What came of an attempt to run a call.
+enum Ran {
+    /// It returned, and this is its result.
+    Done,
+    /// Its object is in use.
+    Busy,
+    /// It did not return.
+    Failed(String),
+}
+
+/// Runs a call: the function, its object, its arguments, room for the result.
+type Run = fn(&Rc<Inner>, usize, u32, &[u8], &mut Vec<u8>) -> Ran;
+
+/// A rank's calls: its own that are under way, and others' that are to be run here.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    /// My calls by number.
+    mine: RefCell<Vec<Pending>>,
+    free: RefCell<Vec<u32>>,
+    /// Numbers for what no result comes back of.
+    numbers: Cell<u32>,
+    /// What could not be sent yet, in order.
+    outbox: RefCell<VecDeque<Parcel>>,
+    /// Calls whose objects were in use, in order.
+    waiting: RefCell<VecDeque<Waiting>>,
+    /// Does one of the two hold anything?
+    more: Cell<bool>,
+    pieces: RefCell<HashMap<(usize, u16, u32), Vec<u8>>>,
+    objects: RefCell<Vec<Option<Rc<dyn Any>>>>,
+    /// Is a called function running?
+    running: Cell<bool>,
+    over: Cell<bool>,
+    served: Cell<u64>,
+    /// Used again and again, so that small calls allocate nothing.
+    scratch: RefCell<Vec<u8>>,
+}
+
+/// A call of mine.
+#[derive(Debug)]
+enum Pending {
+    /// No such call.
+    None,
+    /// The result has not come.
+    Waiting,
+    /// Nobody will ask for it.
+    Detached,
+    /// It is here, whole.
+    Value(Bytes),
+    /// So many bytes of it are to come; somebody may ask for it.
+    InPieces(u64, bool),
+    Failed(String),
+}
+
+/// A few bytes, or many.
+enum Bytes {
+    Few(u8, [u8; 40]),
+    Many(Vec<u8>),
+}
+
+impl Bytes {
+    #[inline(always)]
+    fn new(bytes: &[u8]) -> Bytes {
+        let mut few = [0; 40];
+        match few.get_mut(..bytes.len()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                Bytes::Few(bytes.len() as u8, few)
+            }
+            None => Bytes::Many(bytes.to_vec()),
+        }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Bytes::Few(n, few) => &few[..*n as usize],
+            Bytes::Many(many) => many,
+        }
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.as_slice().len())
+    }
+}
+
+/// Something that waits for room at its target.
+#[derive(Debug)]
+struct Parcel {
+    to: Rank,
+    kind: u16,
+    head: [u64; 2],
+    bytes: Vec<u8>,
+    /// For pieces: how much of it has gone.
+    gone: usize,
+}
+
+/// A call that waits for its object.
+#[derive(Debug)]
+struct Waiting {
+    source: usize,
+    kind: u16,
+    head: Head,
+    args: Vec<u8>,
+}
+
+impl Calls {
+    /// How many calls of others have been run.
+    pub fn served(&self) -> u64 {
+        self.served.get()
+    }
+
+    /// Is a called function running, in which nothing may wait?
+    #[inline(always)]
+    pub fn is_running(&self) -> bool {
+        self.running.get()
+    }
+
+    /// Is nothing kept back?
+    pub fn is_flushed(&self) -> bool {
+        self.outbox.borrow().is_empty()
+    }
+
+    /// The job is over: objects go, handles that somebody kept are refused.
+    pub fn end(&self) {
+        self.over.set(true);
+        let objects = self.objects.take();
+        drop(objects);
+    }
+
+    fn begin(&self) -> u32 {
+        if let Some(id) = self.free.borrow_mut().pop() {
+            self.mine.borrow_mut()[id as usize] = Pending::Waiting;
+            return id;
+        }
+        let mut mine = self.mine.borrow_mut();
+        mine.push(Pending::Waiting);
+        mine.len() as u32 - 1
+    }
+
+    #[inline(always)]
+    fn is_done(&self, id: u32) -> bool {
+        matches!(self.mine.borrow()[id as usize], Pending::Value(_) | Pending::Failed(_))
+    }
+
+    /// The result of a call that is done; the number may be used again.
+    fn finish(&self, id: u32) -> Result<Bytes, String> {
+        self.free.borrow_mut().push(id);
+        match std::mem::replace(&mut self.mine.borrow_mut()[id as usize], Pending::None) {
+            Pending::Value(bytes) => Ok(bytes),
+            Pending::Failed(why) => Err(why),
+            other => unreachable!("call {id}: {other:?}"),
+        }
+    }
+
+    /// Nobody will ask for this one.
+    fn detach(&self, id: u32) -> Option<String> {
+        let mut mine = self.mine.borrow_mut();
+        let Some(pending) = mine.get_mut(id as usize) else { return None };
+        match pending {
+            Pending::Waiting => *pending = Pending::Detached,
+            Pending::InPieces(_, wanted) => *wanted = false,
+            Pending::Value(_) | Pending::Failed(_) => {
+                drop(mine);
+                return self.finish(id).err();
+            }
+            _ => {}
+        }
+        None
+    }
+}
+
+/// Appends to a vector whatever serde writes.
+struct Append<'v>(&'v mut Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Append<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+    #[inline(always)]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+fn encode<T: Serialize>(value: &T, out: &mut Vec<u8>) -> Result<(), String> {
+    out.clear();
+    postcard::serialize_with_flavor(value, Append(out))
+        .map_err(|e| format!("a value of type {} cannot be serialized: {e}", type_name::<T>()))
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    let cannot = |why: &dyn fmt::Display| format!("{} bytes are no {}: {why}", bytes.len(), type_name::<T>());
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        Ok((_, rest)) => Err(cannot(&format_args!("{} too many", rest.len()))),
+        Err(e) => Err(cannot(&e)),
+    }
+}
+
+/// Runs a function of a rank.
+fn run<A: Travels, R: Travels>(inner: &Rc<Inner>, f: usize, _: u32, args: &[u8], out: &mut Vec<u8>) -> Ran {
+    // SAFETY: a pointer of this type was turned into its offset by `rpc`, which sent it together with the offset of this
+    // instance of this function; see the module's docs.
+    let f: fn(&Job, A) -> R = unsafe { std::mem::transmute::<usize, fn(&Job, A) -> R>(f) };
+    let job = Job::of(inner.clone());
+    attempt(args, out, |args| f(&job, args))
+}
+
+/// Runs a function of an object.
+fn run_into<T: 'static, A: Travels, R: Travels>(
+    inner: &Rc<Inner>,
+    f: usize,
+    dist: u32,
+    args: &[u8],
+    out: &mut Vec<u8>,
+) -> Ran {
+    // SAFETY: as for `run`.
+    let f: fn(&mut T, A) -> R = unsafe { std::mem::transmute::<usize, fn(&mut T, A) -> R>(f) };
+    let object = inner.calls.objects.borrow().get(dist as usize).cloned().flatten();
+    let Some(object) = object.and_then(|o| o.downcast::<RefCell<T>>().ok()) else {
+        let (me, name) = (inner.rank, type_name::<T>());
+        return Ran::Failed(format!("{me} has dropped its Dist<{name}>; a barrier before its end keeps it"));
+    };
+    let Ok(mut object) = object.try_borrow_mut() else { return Ran::Busy };
+    attempt(args, out, |args| f(&mut object, args))
+}
+
+#[inline(always)]
+fn attempt<A: Travels, R: Travels>(args: &[u8], out: &mut Vec<u8>, f: impl FnOnce(A) -> R) -> Ran {
+    let args = match decode(args) {
+        Ok(args) => args,
+        Err(why) => return Ran::Failed(format!("the arguments cannot be decoded: {why}")),
+    };
+    match catch_unwind(AssertUnwindSafe(|| f(args))) {
+        Ok(result) => encode(&result, out).map_or_else(Ran::Failed, |()| Ran::Done),
+        Err(payload) => fail::caught(payload).map_or_else(|| fail::job_is_over(), Ran::Failed),
+    }
+}
+
+impl Inner {
+    /// Sends a call, now or, from inside a called function, when there is room.
+    #[inline(always)]
+    #[track_caller]
+    fn send_call(self: &Rc<Self>, call: &'static str, to: Rank, kind: u16, head: Head, bytes: &[u8]) {
+        let direct = bytes.len() <= LARGE && self.calls.is_flushed();
+        if !(direct && self.seat.try_call(to.index(), kind, &head, bytes)) {
+            self.send_call_slowly(Site::here(call), to, kind, head, bytes);
+        }
+    }
+
+    #[cold]
+    fn send_call_slowly(self: &Rc<Self>, site: Site, to: Rank, kind: u16, head: Head, bytes: &[u8]) {
+        let parcel = |kind, head, bytes| Parcel { to, kind, head: bytemuck::cast(head), bytes, gone: 0 };
+        {
+            let mut outbox = self.calls.outbox.borrow_mut();
+            if bytes.len() <= LARGE {
+                outbox.push_back(parcel(kind, head, bytes.to_vec()));
+            } else {
+                let answer = Answer { id: head.id, _pad: 0, total: bytes.len() as u64 };
+                outbox
+                    .push_back(Parcel { head: bytemuck::cast(answer), ..parcel(PIECE_OF_ARGS, head, bytes.to_vec()) });
+                let kind = if kind == CALL { CALL_IN_PIECES } else { TELL_IN_PIECES };
+                outbox.push_back(parcel(kind, head, vec![]));
+            }
+            self.calls.more.set(true);
+        }
+        // In a called function nothing may wait; elsewhere nobody goes on before there was room.
+        if !self.calls.running.get() {
+            self.flush(site);
+        }
+    }
+
+    /// Waits until nothing is kept back.
+    pub(crate) fn flush(self: &Rc<Self>, site: Site) {
+        if !self.calls.is_flushed() {
+            self.wait(site, || self.calls.is_flushed());
+        }
+    }
+
+    /// Sends of the outbox what there is room for.
+    #[cold]
+    fn send_kept(self: &Rc<Self>) -> bool {
+        let mut sent = false;
+        let mut outbox = self.calls.outbox.borrow_mut();
+        while let Some(p) = outbox.front_mut() {
+            let rest = &p.bytes[p.gone..];
+            let piece = &rest[..rest.len().min(LARGE)];
+            if !self.seat.try_call(p.to.index(), p.kind, &p.head, piece) {
+                break;
+            }
+            sent = true;
+            p.gone += piece.len();
+            if p.gone == p.bytes.len() {
+                outbox.pop_front();
+            }
+        }
+        sent
+    }
+
+    /// Runs calls whose objects have become free.
+    #[cold]
+    fn run_waiting(self: &Rc<Self>) -> bool {
+        let mut ran = false;
+        let n = self.calls.waiting.borrow().len();
+        for _ in 0..n {
+            let Some(w) = self.calls.waiting.borrow_mut().pop_front() else { break };
+            match self.run_call(w.source, w.kind, w.head, &w.args) {
+                true => ran = true,
+                // All of them once around keeps their order.
+                false => self.calls.waiting.borrow_mut().push_back(w),
+            }
+        }
+        ran
+    }
+
+    /// Looks for calls and results; says whether there were any. Not inside a called function.
+    #[inline(always)]
+    pub(crate) fn serve_calls(self: &Rc<Self>) -> bool {
+        let mut served = false;
+        while let Some(letter) = self.seat.next_letter(true) {
+            self.result_arrived(letter);
+            served = true;
+        }
+        if self.calls.running.get() {
+            return served;
+        }
+        if self.calls.more.get() {
+            served |= self.send_kept() | self.run_waiting();
+            self.calls.more.set(!self.calls.is_flushed() || !self.calls.waiting.borrow().is_empty());
+        }
+        // One at a time: whoever waits looks at what it waits for in between.
+        if let Some(letter) = self.seat.next_letter(false) {
+            self.call_arrived(letter);
+            served = true;
+        }
+        served
+    }
+
+    #[inline]
+    fn result_arrived(self: &Rc<Self>, letter: Letter<'_>) {
+        let (answer, bytes) = letter.open::<Answer>();
+        let (source, id) = (letter.source(), answer.id);
+        let result = match letter.kind() {
+            VALUE => Some(Ok(Bytes::new(bytes))),
+            FAILED => Some(Err(String::from_utf8_lossy(bytes).into_owned())),
+            _ => None,
+        };
+        drop(letter);
+        self.seat.result_ended(source);
+        match result {
+            Some(result) => self.settle(source, id, result),
+            None => self.expect_pieces(source, id, answer.total),
+        }
+    }
+
+    /// A call of mine has ended.
+    #[inline]
+    fn settle(&self, source: usize, id: u32, result: Result<Bytes, String>) {
+        let mut mine = self.calls.mine.borrow_mut();
+        let Some(pending) = mine.get_mut(id as usize) else { return };
+        if !matches!(pending, Pending::Detached | Pending::InPieces(_, false)) {
+            *pending = result.map_or_else(Pending::Failed, Pending::Value);
+            return;
+        }
+        *pending = Pending::None;
+        drop(mine);
+        self.calls.free.borrow_mut().push(id);
+        if let Err(why) = result {
+            fail::end_with(format!("{}: a call to rank {source} whose event was dropped failed: {why}", self.rank));
+        }
+    }
+
+    /// The result of a call of mine comes in pieces; they may have come before this announcement.
+    #[cold]
+    fn expect_pieces(&self, source: usize, id: u32, total: u64) {
+        if let Some(pending) = self.calls.mine.borrow_mut().get_mut(id as usize) {
+            *pending = Pending::InPieces(total, !matches!(pending, Pending::Detached));
+        }
+        self.join_pieces(source, id);
+    }
+
+    /// Is a result in pieces whole?
+    fn join_pieces(&self, source: usize, id: u32) {
+        let total = match self.calls.mine.borrow().get(id as usize) {
+            Some(Pending::InPieces(total, _)) => *total,
+            _ => return,
+        };
+        let key = (source, PIECE_OF_RESULT, id);
+        let mut pieces = self.calls.pieces.borrow_mut();
+        if pieces.get(&key).is_some_and(|p| p.len() as u64 >= total) {
+            let bytes = pieces.remove(&key).unwrap_or_default();
+            drop(pieces);
+            self.settle(source, id, Ok(Bytes::Many(bytes)));
+        }
+    }
+
+    #[inline]
+    fn call_arrived(self: &Rc<Self>, letter: Letter<'_>) {
+        let (source, kind) = (letter.source(), letter.kind());
+        match kind {
+            CALL | TELL => {
+                let (head, args) = letter.open::<Head>();
+                if !self.run_call(source, kind, head, args) {
+                    self.keep_waiting(source, kind, head, args.to_vec());
+                }
+            }
+            CALL_IN_PIECES | TELL_IN_PIECES => {
+                let (head, _) = letter.open::<Head>();
+                drop(letter);
+                let args = self.calls.pieces.borrow_mut().remove(&(source, PIECE_OF_ARGS, head.id)).unwrap_or_default();
+                let kind = if kind == CALL_IN_PIECES { CALL } else { TELL };
+                if !self.run_call(source, kind, head, &args) {
+                    self.keep_waiting(source, kind, head, args);
+                }
+            }
+            PIECE_OF_ARGS | PIECE_OF_RESULT => {
+                let (answer, piece) = letter.open::<Answer>();
+                let key = (source, kind, answer.id);
+                self.calls.pieces.borrow_mut().entry(key).or_default().extend_from_slice(piece);
+                drop(letter);
+                self.seat.call_ended(source);
+                if kind == PIECE_OF_RESULT {
+                    self.join_pieces(source, answer.id);
+                }
+            }
+            FREE => {
+                let (Head { run, function, .. }, _) = letter.open::<Head>();
+                drop(letter);
+                self.seat.call_ended(source);
+                self.free_here(u64::from(function) << 32 | u64::from(run), Rank(source as u32));
+            }
+            _ => fail::end_with(format!("{}: a call of kind {kind} from rank {source}, which there is not", self.rank)),
+        }
+    }
+
+    fn keep_waiting(&self, source: usize, kind: u16, head: Head, args: Vec<u8>) {
+        self.calls.waiting.borrow_mut().push_back(Waiting { source, kind, head, args });
+        self.calls.more.set(true);
+    }
+
+    /// Runs a call and sends its result; false if its object is in use.
+    #[inline(always)]
+    fn run_call(self: &Rc<Self>, source: usize, kind: u16, head: Head, args: &[u8]) -> bool {
+        let mut out = self.calls.scratch.take();
+        let run = self.image.address(head.run).zip(self.image.address(head.function));
+        let ran = match run {
+            Some((run, f)) => {
+                // SAFETY: the offset of an instance of `run` or `run_into` in the same image; see the module's docs.
+                let run: Run = unsafe { std::mem::transmute::<usize, Run>(run) };
+                let _running = Running::begin(&self.calls.running);
+                run(self, f, head.dist, args, &mut out)
+            }
+            None => Ran::Failed("the function is not in the program's image".into()),
+        };
+        let busy = matches!(ran, Ran::Busy);
+        if !busy {
+            self.calls.served.set(self.calls.served.get() + 1);
+            self.answer_call(source, kind, head.id, ran, &out);
+        }
+        // What a large result needed is not kept.
+        if out.capacity() <= LARGE {
+            self.calls.scratch.replace(out);
+        }
+        !busy
+    }
+
+    #[inline(always)]
+    fn answer_call(self: &Rc<Self>, source: usize, kind: u16, id: u32, ran: Ran, out: &[u8]) {
+        let answer = Answer { id, _pad: 0, total: out.len() as u64 };
+        match ran {
+            _ if kind == TELL => {
+                self.seat.call_ended(source);
+                if let Ran::Failed(why) = ran {
+                    let me = self.rank;
+                    fail::end_with(format!("{me}: a function that rank {source} told it to run failed: {why}"));
+                }
+            }
+            Ran::Failed(why) => {
+                let text = &why.as_bytes()[..why.len().min(LARGE)];
+                self.seat.send_result(source, FAILED, &answer, text);
+            }
+            _ if out.len() <= LARGE => self.seat.send_result(source, VALUE, &answer, out),
+            _ => {
+                self.seat.send_result(source, VALUE_IN_PIECES, &answer, &[]);
+                let (to, bytes) = (Rank(source as u32), out.to_vec());
+                let parcel = Parcel { to, kind: PIECE_OF_RESULT, head: bytemuck::cast(answer), bytes, gone: 0 };
+                self.calls.outbox.borrow_mut().push_back(parcel);
+                self.calls.more.set(true);
+            }
+        }
+    }
+
+    /// Frees memory of another rank, there.
+    #[track_caller]
+    pub(crate) fn free_there(self: &Rc<Self>, to: Rank, offset: u64) {
+        let head = Head { run: offset as u32, function: (offset >> 32) as u32, id: 0, dist: 0 };
+        self.send_call("free", to, FREE, head, &[]);
+    }
+
+    /// Prepares and sends a call.
+    #[inline(always)]
+    #[track_caller]
+    fn call<A: Travels, R: Travels>(
+        self: &Rc<Self>,
+        name: &'static str,
+        to: Rank,
+        (run, function): (Run, usize),
+        dist: u32,
+        args: &A,
+    ) -> Pend<R> {
+        let calls = &self.calls;
+        let (run, function) = self.places(name, run, function);
+        let mut bytes = calls.scratch.take();
+        self.encode_args(name, args, &mut bytes);
+        let id = calls.begin();
+        self.send_call(name, to, CALL, Head { run, function, id, dist }, &bytes);
+        if bytes.capacity() <= LARGE {
+            calls.scratch.replace(bytes);
+        }
+        Pend { held: Held { inner: self.clone(), id }, to, site: Site::here(name), decode: decode::<R> }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn tell<A: Travels>(
+        self: &Rc<Self>,
+        name: &'static str,
+        to: Rank,
+        (run, function): (Run, usize),
+        dist: u32,
+        args: &A,
+    ) {
+        let (run, function) = self.places(name, run, function);
+        let mut bytes = self.calls.scratch.take();
+        self.encode_args(name, args, &mut bytes);
+        let id = self.calls.numbers.get().wrapping_add(1);
+        self.calls.numbers.set(id);
+        self.send_call(name, to, TELL, Head { run, function, id: id | 1 << 31, dist }, &bytes);
+        if bytes.capacity() <= LARGE {
+            self.calls.scratch.replace(bytes);
+        }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn places(&self, name: &'static str, run: Run, function: usize) -> (u32, u32) {
+        if self.calls.over.get() {
+            panic!("{}: {name}: the job is over", self.rank);
+        }
+        let place = |address: usize| self.image.place(address);
+        match place(run as usize).zip(place(function)) {
+            Some(places) => places,
+            None => panic!(
+                "{}: {name}: the function is not part of the program's own image (it is in a shared library?); wrap it in \
+                 one that is",
+                self.rank
+            ),
+        }
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn encode_args<A: Travels>(&self, name: &'static str, args: &A, bytes: &mut Vec<u8>) {
+        if let Err(why) = encode(args, bytes) {
+            panic!("{}: {name}: {why}", self.rank);
+        }
+    }
+}
+
+/// While a called function runs.
+struct Running<'c>(&'c Cell<bool>);
+
+impl<'c> Running<'c> {
+    fn begin(running: &'c Cell<bool>) -> Self {
+        running.set(true);
+        Running(running)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+/// A call under way, as its event holds it.
+pub(crate) struct Pend<R> {
+    held: Held,
+    to: Rank,
+    site: Site,
+    decode: fn(&[u8]) -> Result<R, String>,
+}
+
+/// Detaches the call when dropped, unless its result was taken.
+struct Held {
+    inner: Rc<Inner>,
+    id: u32,
+}
+
+const TAKEN: u32 = u32::MAX;
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.id == TAKEN || self.inner.calls.over.get() {
+            return;
+        }
+        if let Some(why) = self.inner.calls.detach(self.id)
+            && !std::thread::panicking()
+        {
+            fail::end_with(format!("{}: a remote call whose event was dropped failed: {why}", self.inner.rank));
+        }
+    }
+}
+
+impl<R> Pend<R> {
+    /// Has the result come? Makes progress.
+    pub fn test(&self) -> bool {
+        let Held { inner, id } = &self.held;
+        inner.calls.is_done(*id) || {
+            inner.progress();
+            inner.calls.is_done(*id)
+        }
+    }
+
+    /// Waits for the result.
+    #[track_caller]
+    pub fn wait(self) -> R {
+        let Held { inner, id } = &self.held;
+        if inner.calls.over.get() {
+            panic!("{}: {}: the job is over", inner.rank, self.site);
+        }
+        inner.may_wait(|| Site { call: "wait for a remote call", ..self.site });
+        inner.wait(self.site, || inner.calls.is_done(*id));
+        self.take()
+    }
+
+    /// The result, which has come.
+    #[track_caller]
+    pub fn take(mut self) -> R {
+        let id = std::mem::replace(&mut self.held.id, TAKEN);
+        let inner = &self.held.inner;
+        match inner.calls.finish(id).and_then(|bytes| (self.decode)(bytes.as_slice())) {
+            Ok(value) => value,
+            Err(why) => panic!("{}: {}: {}: {why}", inner.rank, self.site, self.to),
+        }
+    }
+}
+
+impl<R> fmt::Debug for Pend<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}", self.site, self.to)
+    }
+}
+
+impl Job {
+    /// Runs `f(&job, args)` on `to`, on its own thread, when it makes progress; the event gives the result. Dropping the
+    /// event detaches the call.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(2, |job| {
+    ///     let p = job.rpc(job.neighbor(1), |job, n| job.alloc(n).unwrap(), 41u64).wait();   // memory over there
+    ///     assert_eq!((p.rank(), p.get(job)), (job.neighbor(1), 41));
+    ///     job.free(p);
+    /// });
+    /// ```
+    #[inline]
+    #[track_caller]
+    pub fn rpc<A: Travels, R: Travels>(&self, to: Rank, f: fn(&Job, A) -> R, args: A) -> Event<'_, R> {
+        let inner = &self.all().inner;
+        inner.check_rank("rpc", to);
+        Event::call(inner.call("rpc", to, (run::<A, R>, f as usize), 0, &args))
+    }
+
+    /// The same without a result. [`quiet`](Job::quiet) waits until it has run; a panic in it ends the job.
+    #[inline]
+    #[track_caller]
+    pub fn tell<A: Travels>(&self, to: Rank, f: fn(&Job, A), args: A) {
+        let inner = &self.all().inner;
+        inner.check_rank("tell", to);
+        inner.tell("tell", to, (run::<A, ()>, f as usize), 0, &args);
+    }
+}
+
+/// One `T` on every rank under one name. Functions that others call get the rank's own as `&mut T`.
+///
+/// ```
+/// use partage::prelude::*;
+/// use std::collections::HashMap;
+///
+/// partage::test(4, |job| {
+///     let table = job.dist(HashMap::<String, u64>::new());
+///     let home = |key: &str| Rank(key.len() as u32 % 4);
+///     let key = format!("from {}", job.rank());
+///     table.rpc(home(&key), |mine, (key, value)| mine.insert(key, value), (key.clone(), 7)).wait();
+///     assert_eq!(table.rpc(home(&key), |mine, key: String| mine.get(&key).copied(), key).wait(), Some(7));
+///     job.barrier();                             // nobody ends while others still call
+/// });
+/// ```
+pub struct Dist<T: 'static> {
+    inner: Rc<Inner>,
+    id: u32,
+    mine: Rc<RefCell<T>>,
+}
+
+impl<T> fmt::Debug for Dist<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dist<{}>({})", type_name::<T>(), self.id)
+    }
+}
+
+impl Team {
+    /// Collective: one `T` of each rank, for others to call into. All ranks give the same type.
+    #[track_caller]
+    pub fn dist<T: 'static>(&self, mine: T) -> Dist<T> {
+        let site = Site::here("dist");
+        let (inner, mine) = (self.inner.clone(), Rc::new(RefCell::new(mine)));
+        self.may_meet(move || site);
+        let id = {
+            let mut objects = inner.calls.objects.borrow_mut();
+            objects.push(Some(mine.clone()));
+            objects.len() as u32 - 1
+        };
+        let hash = type_name::<T>()
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325u64, |hash, b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+        self.meet(Tag::Call(Call::Dist, u64::from(id) << 32 | hash >> 32), u64::MAX, move || site);
+        Dist { inner, id, mine }
+    }
+}
+
+impl<T: 'static> Dist<T> {
+    /// My own `T`. Calls that come for it meanwhile run when this has ended. Nesting panics.
+    #[track_caller]
+    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        match self.mine.try_borrow_mut() {
+            Ok(mut mine) => f(&mut mine),
+            Err(_) => {
+                panic!("{}: with: this {self:?} is in use already, by a `with` around it or a call", self.inner.rank)
+            }
+        }
+    }
+
+    /// Runs `f(&mut T, args)` on `to`, on its own thread, when it makes progress; the event gives the result. Dropping
+    /// the event detaches the call.
+    #[inline]
+    #[track_caller]
+    pub fn rpc<A: Travels, R: Travels>(&self, to: Rank, f: fn(&mut T, A) -> R, args: A) -> Event<'_, R> {
+        self.inner.check_rank("rpc", to);
+        Event::call(self.inner.call("rpc", to, (run_into::<T, A, R>, f as usize), self.id, &args))
+    }
+
+    /// The same without a result. [`quiet`](Job::quiet) waits until it has run; a panic in it ends the job.
+    #[inline]
+    #[track_caller]
+    pub fn tell<A: Travels>(&self, to: Rank, f: fn(&mut T, A), args: A) {
+        self.inner.check_rank("tell", to);
+        self.inner.tell("tell", to, (run_into::<T, A, ()>, f as usize), self.id, &args);
+    }
+
+    /// My own `T` back; calls that still come for it fail, so a barrier goes before.
+    #[track_caller]
+    pub fn into_inner(self) -> T {
+        let (me, mine) = (self.inner.rank, self.mine.clone());
+        drop(self);
+        match Rc::try_unwrap(mine) {
+            Ok(mine) => mine.into_inner(),
+            Err(_) => panic!("{me}: into_inner: this Dist is in use"),
+        }
+    }
+}
+
+impl<T> Drop for Dist<T> {
+    fn drop(&mut self) {
+        let object = self.inner.calls.objects.borrow_mut().get_mut(self.id as usize).and_then(Option::take);
+        drop(object);
+    }
+}
+
+impl<T> Serialize for GlobalPtr<T> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.bits().serialize(s)
+    }
+}
+
+impl<'de, T> Deserialize<'de> for GlobalPtr<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        u64::deserialize(d).map(GlobalPtr::from_bits)
+    }
+}
+
+macro_rules! travels {
+    ($($t:ident),*) => {$(
+        impl Serialize for $t {
+            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                self.0.serialize(s)
+            }
+        }
+        impl<'de> Deserialize<'de> for $t {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                u32::deserialize(d).map($t)
+            }
+        }
+    )*};
+}
+travels!(Rank, TeamRank);
