@@ -104,7 +104,7 @@ impl<'h> Arrival<'h> {
             Body::Taken(message, None) => {
                 let bytes: &'h [u8] = bytemuck::bytes_of(&message.words);
                 let front = size_of::<A>().next_multiple_of(8);
-                let Some(payload) = bytes.get(front..front + message.head.len()) else {
+                let Some(payload) = bytes.get(front..front + message.head.length()) else {
                     self.bad(&"its length does not fit its handler")
                 };
                 (bytemuck::pod_read_unaligned(&bytes[..size_of::<A>()]), payload)
@@ -192,8 +192,10 @@ impl Landing {
 
 /// The handlers of a process, by number. They are only added, each before any message for it can come.
 pub(crate) struct Table {
+    /// Null, or what a box was.
     entries: Box<[AtomicPtr<Entry>]>,
-    owned: Mutex<Vec<Box<Entry>>>,
+    /// Held by who adds.
+    adding: Mutex<()>,
 }
 
 struct Entry(&'static dyn Handler);
@@ -207,7 +209,7 @@ impl fmt::Debug for Table {
 impl Table {
     pub fn new() -> Table {
         let entries = (0..Head::HANDLERS).map(|_| AtomicPtr::default()).collect();
-        let table = Table { entries, owned: Mutex::default() };
+        let table = Table { entries, adding: Mutex::default() };
         for (number, handler) in reference::handlers() {
             assert!(number < reference::HANDLERS && table.set(number, handler));
         }
@@ -217,20 +219,27 @@ impl Table {
     /// Gives a handler its number; false if another has it, or there are no such numbers.
     pub fn set(&self, number: u16, handler: &'static dyn Handler) -> bool {
         let Some(entry) = self.entries.get(number as usize) else { return false };
-        let mut owned = self.owned.lock().unwrap_or_else(PoisonError::into_inner);
+        let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(there) = self.get(number) {
             return std::ptr::addr_eq(there, handler);
         }
-        let mut new = Box::new(Entry(handler));
-        entry.store(&raw mut *new, Release);
-        owned.push(new);
+        entry.store(Box::into_raw(Box::new(Entry(handler))), Release);
         true
     }
 
     #[inline(always)]
     pub fn get(&self, number: u16) -> Option<&'static dyn Handler> {
         let entry = self.entries.get(number as usize)?.load(Acquire);
-        // SAFETY: null, or an entry that `owned` keeps as long as this table; the handler itself is static.
+        // SAFETY: null, or an entry that stays as long as this table; the handler itself is static.
         unsafe { entry.as_ref() }.map(|e| e.0)
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        for entry in self.entries.iter_mut().map(|e| *e.get_mut()).filter(|e| !e.is_null()) {
+            // SAFETY: came from a box in `set`, once.
+            drop(unsafe { Box::from_raw(entry) });
+        }
     }
 }

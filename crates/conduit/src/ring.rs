@@ -88,7 +88,7 @@ impl Head {
 
     /// How long something is, as sender and receiver agree.
     #[inline(always)]
-    pub fn len(self) -> usize {
+    pub fn length(self) -> usize {
         (self.0 & (Head::LENGTHS as u32 - 1)) as usize
     }
 }
@@ -123,7 +123,8 @@ impl Ring {
         Ring { tail, slots, mask: len as u64 - 1 }
     }
 
-    /// Sends a message with the first `n` words of `words`. The caller has credit.
+    /// Sends a message with the first `n` words of `words`. The caller has credit. A full fence lies between the message
+    /// and what the caller does next, so that it may look at the receiver's bell.
     #[inline(always)]
     pub fn push(&self, head: Head, words: &[u64; WORDS], n: usize) {
         // SAFETY: stays there (`new`).
@@ -132,7 +133,15 @@ impl Ring {
         for (to, word) in slot.words.iter().zip(words).take(n) {
             to.store(*word, Relaxed);
         }
-        slot.head.store(u64::from(head.0) << 32 | u64::from(ticket as u32).wrapping_add(1) & 0xffff_ffff, Release);
+        let head = u64::from(head.0) << 32 | u64::from((ticket as u32).wrapping_add(1));
+        // On x86-64 the locked exchange is the fence too.
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        slot.head.swap(head, AcqRel);
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        {
+            slot.head.store(head, Release);
+            full_fence();
+        }
         prefetch_to_write(self.slot(ticket + AHEAD));
     }
 
@@ -159,6 +168,8 @@ pub(crate) fn prefetch_to_write<T>(at: *const T) {
 #[derive(Debug)]
 pub struct Inlet {
     ring: Ring,
+    /// One thread only ever takes.
+    solo: bool,
     lock: AtomicU32,
     next: AtomicU64,
 }
@@ -167,9 +178,9 @@ pub struct Inlet {
 pub type Batch = [MaybeUninit<Message>; BATCH];
 
 impl Inlet {
-    /// One per ring.
-    pub fn new(ring: Ring) -> Inlet {
-        Inlet { ring, lock: AtomicU32::new(0), next: AtomicU64::new(0) }
+    /// One per ring. With `solo` one thread only ever takes, and needs no lock.
+    pub fn new(ring: Ring, solo: bool) -> Inlet {
+        Inlet { ring, solo, lock: AtomicU32::new(0), next: AtomicU64::new(0) }
     }
 
     /// Is nothing there to take? Another thread may be about to take what is.
@@ -191,7 +202,8 @@ impl Inlet {
 
     #[inline(always)]
     fn take_some<'b>(&self, batch: &'b mut Batch, most: usize) -> &'b [Message] {
-        if self.lock.load(Relaxed) != 0 || self.lock.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+        let locked = || self.lock.load(Relaxed) == 0 && self.lock.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
+        if !self.solo && !locked() {
             return &[];
         }
         let start = self.next.load(Relaxed);
@@ -203,7 +215,9 @@ impl Inlet {
             n += 1;
         }
         self.next.store(start + n as u64, Relaxed);
-        self.lock.store(0, Release);
+        if !self.solo {
+            self.lock.store(0, Release);
+        }
         // SAFETY: the first n were written above.
         unsafe { &*(&raw const batch[..n] as *const [Message]) }
     }
@@ -284,10 +298,13 @@ fn quarter(window: u32) -> u32 {
 pub struct Got(AtomicU32);
 
 impl Got {
-    /// One more.
+    /// One more; with `solo` one thread only ever counts.
     #[inline(always)]
-    pub fn one_more(&self) {
-        self.0.fetch_add(1, Release);
+    pub fn one_more(&self, solo: bool) {
+        match solo {
+            true => self.0.store(self.0.load(Relaxed).wrapping_add(1), Release),
+            false => _ = self.0.fetch_add(1, Release),
+        }
     }
 
     /// The count.
@@ -380,7 +397,7 @@ mod tests {
         assert_eq!((size_of::<Slot>(), align_of::<Slot>(), size_of::<Account>(), size_of::<Shown>()), (64, 64, 8, 4));
         for (source, handler, len) in [(0, 0, 0), (65535, 1023, 63), (1, 512, 7)] {
             let head = Head::new(source, handler, len);
-            assert_eq!((head.source(), head.handler(), head.len()), (source, handler, len));
+            assert_eq!((head.source(), head.handler(), head.length()), (source, handler, len));
         }
         assert_eq!([1, 2, 3, 4, 8, 64, 512].map(quarter), [1, 1, 1, 1, 2, 16, 128]);
     }
@@ -389,7 +406,7 @@ mod tests {
     /// more than the window is under way.
     fn flood(sources: usize, takers: usize, window: u32, each: u64) {
         let heap = Heap::new((sources * window as usize).next_power_of_two(), sources);
-        let inlet = Inlet::new(heap.ring());
+        let inlet = Inlet::new(heap.ring(), takers == 1);
         let seen: Vec<_> = (0..sources).map(|_| AtomicU64::new(0)).collect();
         let (sum, total) = (AtomicU64::new(0), AtomicUsize::new(0));
         std::thread::scope(|s| {
@@ -423,7 +440,7 @@ mod tests {
                             let source = m.head.source();
                             let i = m.words[0] >> 8 & 0xff_ffff_ffff;
                             assert_eq!(m.words, words(source, i));
-                            assert_eq!((m.head.handler(), m.head.len()), (5, 3));
+                            assert_eq!((m.head.handler(), m.head.length()), (5, 3));
                             sum.fetch_add(i + 1, Relaxed);
                             if takers == 1 {
                                 assert_eq!(seen[source].fetch_add(1, Relaxed), i, "source {source}");
@@ -524,13 +541,13 @@ mod models {
                             sleepers[s].until(|| credit.has_room(&heap.shown[s], &got, 1));
                             credit.spend();
                             heap.ring().push(Head::new(s, 1, 0), &words(s, i), 2);
-                            sleepers[2].bell.ring();
+                            sleepers[2].bell.ring_after_fence();
                         }
                     })
                 })
                 .collect();
             let (heap, sleepers) = &*shared;
-            let inlet = Inlet::new(heap.ring());
+            let inlet = Inlet::new(heap.ring(), true);
             let (mut seen, mut batch) = (vec![], [MaybeUninit::uninit(); BATCH]);
             while seen.len() < 3 {
                 sleepers[2].until(|| !inlet.is_empty());
@@ -556,7 +573,7 @@ mod models {
     fn loom_two_takers() {
         check(2, || {
             let heap = Arc::new(Heap::new(2, 1));
-            let inlet = Arc::new(Inlet::new(heap.ring()));
+            let inlet = Arc::new(Inlet::new(heap.ring(), false));
             let taker = |heap: Arc<Heap>, inlet: Arc<Inlet>| {
                 let mut seen = vec![];
                 for _ in 0..3 {
@@ -582,7 +599,7 @@ mod models {
             let (requests, replies) = (Arc::new(Heap::new(1, 1)), Arc::new(Heap::new(1, 1)));
             let (q, p) = (requests.clone(), replies.clone());
             let target = loom::thread::spawn(move || {
-                let inlet = Inlet::new(q.ring());
+                let inlet = Inlet::new(q.ring(), true);
                 let mut batch = [MaybeUninit::uninit(); BATCH];
                 let mut done = 0;
                 while done < 2 {
@@ -594,7 +611,7 @@ mod models {
                     loom::thread::yield_now();
                 }
             });
-            let (credit, got, inlet) = (Credit::default(), Got::default(), Inlet::new(replies.ring()));
+            let (credit, got, inlet) = (Credit::default(), Got::default(), Inlet::new(replies.ring(), true));
             let mut batch = [MaybeUninit::uninit(); BATCH];
             let mut sent = 0;
             while got.count() < 2 {
@@ -605,7 +622,7 @@ mod models {
                 }
                 for m in inlet.take(&mut batch, BATCH) {
                     assert_eq!(m.words[..2], words(0, u64::from(got.count()))[..2]);
-                    got.one_more();
+                    got.one_more(true);
                 }
                 loom::thread::yield_now();
             }

@@ -252,13 +252,18 @@ impl<'h> Target<'h> {
     /// Reads a value of this rank's memory.
     #[track_caller]
     pub fn get<T: Pod>(&self, p: GlobalPtr<T>) -> T {
-        self.0.reach().get(self.own(p, "get")).unwrap_or_else(|| self.refuse(p, "get", 1))
+        match self.0.reach().get(self.own(p, "get")) {
+            Some(value) => value,
+            None => self.refuse(p, "get", 1),
+        }
     }
 
     /// Writes a value to this rank's memory.
     #[track_caller]
     pub fn put<T: Pod>(&self, p: GlobalPtr<T>, value: T) {
-        self.0.reach().put(self.own(p, "put"), value).unwrap_or_else(|| self.refuse(p, "put", 1));
+        if self.0.reach().put(self.own(p, "put"), value).is_none() {
+            self.refuse(p, "put", 1)
+        }
     }
 
     /// Reads `dst.len()` values of this rank's memory.
@@ -428,7 +433,7 @@ impl Job {
     #[track_caller]
     pub fn am_long<A: Pod, T: Pod>(&self, to: GlobalPtr<T>, src: &[T], handler: &'static LongRequest<A, T>, args: A) {
         let number = self.number("am_long", to.rank(), handler, &handler.name);
-        to.put_slice(self, src);
+        to.put_slice_for(self, "am_long", src);
         let mut long = Long { offset: to.place().offset, len: src.len() as u64, args: [0; LONG_ARGS] };
         long.args[..size_of::<A>()].copy_from_slice(bytemuck::bytes_of(&args));
         self.all().inner.request(Site::here("am_long"), to.rank(), number, &long, &[]);

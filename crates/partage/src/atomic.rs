@@ -170,7 +170,11 @@ impl<'j, T: Word> Place<'j, T> {
             By::Rank(job) => job.reach(),
             By::Handler(arrival) => arrival.reach(),
         };
-        T::from_bits(reach.atomic(at, what).unwrap_or_else(|| self.far(call, what)))
+        // No closure: it would not know the caller's place.
+        T::from_bits(match reach.atomic(at, what) {
+            Some(old) => old,
+            None => self.far(call, what),
+        })
     }
 
     #[cold]
@@ -178,10 +182,10 @@ impl<'j, T: Word> Place<'j, T> {
     fn far(self, call: &'static str, what: Atomic) -> u64 {
         match self.by {
             By::Rank(job) if self.ptr.is_aligned() => {
-                let inner = &job.all().inner;
-                inner
-                    .atomic_far(Site::here(call), self.ptr.place(), what)
-                    .unwrap_or_else(|| self.ptr.refuse(job, call, 1))
+                match job.all().inner.atomic_far(Site::here(call), self.ptr.place(), what) {
+                    Some(old) => old,
+                    None => self.ptr.refuse(job, call, 1),
+                }
             }
             By::Rank(job) => self.ptr.refuse(job, call, 1),
             By::Handler(arrival) => {

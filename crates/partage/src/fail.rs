@@ -57,9 +57,13 @@ pub(crate) fn end_with(line: String) -> ! {
 /// A handler of an active message panicked; that ends the job, on whichever rank's thread it ran.
 #[cold]
 pub(crate) fn handler_panicked(target: usize, source: usize, at: &Location<'_>, payload: Box<dyn Any + Send>) -> ! {
-    match caught(payload) {
-        Some(why) => end_with(format!("rank {target}: the handler at {at}, for a message from rank {source}, {why}")),
-        None => job_is_over(),
+    match unwound(payload) {
+        Unwound::Panicked(why) => {
+            end_with(format!("rank {target}: the handler at {at}, for a message from rank {source}, {why}"))
+        }
+        // A reply's, which ran inside.
+        Unwound::Ended(line) => end_with(line),
+        Unwound::JobIsOver => job_is_over(),
     }
 }
 

@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn functions_have_places_and_other_things_have_none() {
         let image = Image::here();
-        let place = image.place(identity as usize).unwrap();
-        assert_eq!(image.address(place), Some(identity as usize));
+        let place = image.place(identity as *const () as usize).unwrap();
+        assert_eq!(image.address(place), Some(identity as *const () as usize));
         assert_eq!(image.place(libc::getpid as *const () as usize), None);
         assert_eq!(image.place(&raw const image as usize), None);
         assert_eq!((image.place(0), image.address(0), image.address(u32::MAX)), (None, None, None));

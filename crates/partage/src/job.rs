@@ -80,8 +80,7 @@ impl Inner {
     /// Serves others: handlers' messages, remote calls, results.
     #[inline(always)]
     pub fn progress(self: &Rc<Self>) -> bool {
-        // Both, always: neither may starve the other.
-        self.seat.serve() | self.serve_calls()
+        self.seat.serve(|| self.serve_calls())
     }
 
     /// Waits until `done`, making progress.
@@ -97,10 +96,15 @@ impl Inner {
     /// Sends a request. In a called function it serves handlers' messages only while it waits for room.
     #[inline(always)]
     pub fn request<A: Pod>(self: &Rc<Self>, site: Site, to: Rank, handler: u16, args: &A, payload: &[u8]) {
-        let sent = || self.seat.try_request(to.index(), handler, args, payload);
-        if sent() {
-            return;
+        if !self.seat.try_request(to.index(), handler, args, payload) {
+            self.request_slowly(site, to, handler, args, payload);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn request_slowly<A: Pod>(self: &Rc<Self>, site: Site, to: Rank, handler: u16, args: &A, payload: &[u8]) {
+        let sent = || self.seat.try_request(to.index(), handler, args, payload);
         match self.calls.is_running() {
             false => self.wait(site, sent),
             true => self.unless_over(self.seat.wait(site, sent)),
@@ -368,6 +372,7 @@ impl Job {
     #[track_caller]
     pub fn alloc_all<T: Pod>(&self, n: usize) -> Result<GlobalPtr<T>> {
         let site = Site::here("alloc_all");
+        self.all.may_meet(|| site);
         let (len, align) = self.room::<T>("alloc_all", n)?;
         let mine = self.all.inner.seat.take(Side::Symmetric, len, align);
         // The smallest of what ranks found: 0 where one found nothing. Equal calls give equal offsets.
@@ -390,6 +395,7 @@ impl Job {
     #[track_caller]
     pub fn free_all<T: Pod>(&self, p: GlobalPtr<T>) {
         let site = Site::here("free_all");
+        self.all.may_meet(|| site);
         let offset = p.place().offset;
         if !p.is_null() && self.all.inner.seat.side_of(offset) != Some(Side::Symmetric) {
             panic!("{}: free_all: no allocation of alloc_all starts at {p:?}", self.rank());

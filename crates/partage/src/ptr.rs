@@ -176,8 +176,15 @@ impl<T: Pod> GlobalPtr<T> {
     #[inline(always)]
     #[track_caller]
     pub fn put_slice(self, job: &Job, src: &[T]) {
+        self.put_slice_for(job, "put_slice", src);
+    }
+
+    /// The same for another call.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn put_slice_for(self, job: &Job, call: &'static str, src: &[T]) {
         if !self.is_aligned() || job.reach().write(self.place(), bytemuck::cast_slice(src)).is_err() {
-            self.put_slice_far(job, "put_slice", src);
+            self.put_slice_far(job, call, src);
         }
     }
 

@@ -246,7 +246,7 @@ impl Calls {
     /// Nobody will ask for this one.
     fn detach(&self, id: u32) -> Option<String> {
         let mut mine = self.mine.borrow_mut();
-        let Some(pending) = mine.get_mut(id as usize) else { return None };
+        let pending = mine.get_mut(id as usize)?;
         match pending {
             Pending::Waiting => *pending = Pending::Detached,
             Pending::InPieces(_, wanted) => *wanted = false,

@@ -11,13 +11,15 @@
 //!   crate to make sense of.
 //!
 //! # Memory
-//! Each rank has an *area* after the control area of its process's file: four rings, what it counts for each source, two
-//! pools. Only touched pages exist. Rings have as many slots as all sources' windows need together, at least
+//! Each rank has an *area* after the control area of its process's file: four rings, what it counts for each source, and
+//! three pools: for requests, for calls (which are not always taken, so requests must not wait for their buffers), for
+//! replies. Only touched pages exist. Rings have as many slots as all sources' windows need together, at least
 //! 1024; what grows with the square of the ranks of a node is 24 bytes for each pair (and, with hundreds of ranks, slots).
 //!
 //! # Replies never wait
 //! Their slots are certain (see [`crate::ring`]). If no buffer of the replier's pool is free, because those to whom it
-//! has replied do not read, the payload is kept on the heap until one is. That memory is bounded by the windows.
+//! has replied do not read, the payload is kept on the heap until one is. When 256 of them are kept, requests are not
+//! taken until some have gone; replies still are, so those who wait for one get it.
 //!
 //! # Progress by any thread
 //! A rank serves its own queues whenever it waits. If it has nothing to do it looks at the other ranks of its process
@@ -47,12 +49,25 @@ pub const AM: usize = 0;
 pub const CALL: usize = 1;
 const NETS: usize = 2;
 
+/// A rank that keeps so many replies takes no more requests.
+const MOST_KEPT: usize = 256;
 /// Requests that one visit serves, so that whoever waits also looks at what it waits for.
 const DRAIN: usize = 32;
+/// Messages that come faster than this are a stream.
+const STREAM_NS: u64 = 100;
+/// How long the owner of a queue rests when it has served some of one.
+const REST_NS: u64 = 200;
 /// A rank that has not served its queue for this long is helped.
 const HELP_AFTER_US: u64 = 50;
 /// Every so many idle looks a rank looks at the others of its process.
 const HELP_EVERY: u32 = 16;
+
+/// Nothing, aligned.
+const EMPTY: &[u8] = {
+    const NOTHING: &[u64; 0] = &[];
+    // SAFETY: no bytes.
+    unsafe { std::slice::from_raw_parts(NOTHING.as_ptr().cast(), 0) }
+};
 
 /// Slots of a ring, at least and at most.
 const FEWEST: usize = 1024;
@@ -63,9 +78,11 @@ const SHOWN: usize = 4096;
 const ACCOUNTS: usize = SHOWN + NETS * (MOST_RANKS + 1) * size_of::<Shown>();
 const RINGS: usize = ACCOUNTS + NETS * (MOST_RANKS + 1) * size_of::<Account>();
 const POOLS: usize = RINGS + 2 * NETS * MOST * size_of::<Slot>();
+/// Which pool: those of the nets' requests are 0 and 1.
+const OF_REPLIES: usize = 2;
 const POOL_STRIDE: usize = pool::LEN.next_multiple_of(4096);
 /// Bytes of a rank's area: a multiple of a huge page.
-pub const AREA: usize = (POOLS + 2 * POOL_STRIDE).next_multiple_of(2 << 20);
+pub const AREA: usize = (POOLS + 3 * POOL_STRIDE).next_multiple_of(2 << 20);
 
 const _: () = assert!(SHOWN.is_multiple_of(64) && ACCOUNTS.is_multiple_of(64) && RINGS.is_multiple_of(64));
 const _: () = assert!(2 * NETS * size_of::<Tail>() <= SHOWN);
@@ -77,6 +94,8 @@ pub(super) struct Mail {
     boxes: Box<[Letterbox]>,
     first: usize,
     window: u32,
+    /// Has this process one rank only?
+    solo: bool,
     table: Table,
 }
 
@@ -139,18 +158,21 @@ impl Mail {
             Peer { requests: [ring(0), ring(1)], replies: [ring(2), ring(3)], area, bell, here }
         };
         let peers: Box<[Peer]> = ranks.into_iter().map(peer).collect();
+        // Calls are taken by their rank's own thread, handlers' messages by all of the process.
+        let solo = peers.iter().filter(|p| p.here).count() == 1;
+        let inlets = |rings: [Ring; NETS]| [Inlet::new(rings[AM], solo), Inlet::new(rings[CALL], true)];
         let letterbox = |peer: &Peer| Letterbox {
-            requests: peer.requests.map(Inlet::new),
-            replies: peer.replies.map(Inlet::new),
+            requests: inlets(peer.requests),
+            replies: inlets(peer.replies),
             got: [0, 1].map(|_| (0..n).map(|_| Got::default()).collect()),
             // SAFETY: inside the area, which is zeroed at first and stays.
-            pool: unsafe { Pool::new(peer.pool(true)) },
+            pool: unsafe { Pool::new(peer.pool(OF_REPLIES)) },
             kept: Mutex::default(),
             kept_count: AtomicUsize::new(0),
             landing: Landing::default(),
         };
         let boxes = peers.iter().filter(|p| p.here).map(letterbox).collect();
-        Mail { peers, boxes, first, window, table: Table::new() }
+        Mail { peers, boxes, first, window, solo, table: Table::new() }
     }
 
     #[inline(always)]
@@ -160,10 +182,10 @@ impl Mail {
 
     /// The buffer of a message from `owner`.
     #[inline(always)]
-    fn find(&self, owner: usize, reply: bool, word: u64) -> Option<(Buffer, usize)> {
+    fn find(&self, owner: usize, which: usize, word: u64) -> Option<(Buffer, usize)> {
         let (place, len) = ((word >> 32) as u32, word as u32 as usize);
         // SAFETY: a pool of an area (`new`).
-        unsafe { Buffer::find(self.peers[owner].pool(reply), place, len) }.map(|b| (b, len))
+        unsafe { Buffer::find(self.peers[owner].pool(which), place, len) }.map(|b| (b, len))
     }
 
     /// Gives a buffer back, for which its owner may wait.
@@ -200,11 +222,11 @@ impl Peer {
         unsafe { &*self.area.add(ACCOUNTS).cast::<Account>().add(net * (MOST_RANKS + 1) + source) }
     }
 
-    /// The start of this rank's pool for its requests or its replies.
+    /// The start of one of this rank's pools.
     #[inline(always)]
-    fn pool(&self, reply: bool) -> *mut u8 {
+    fn pool(&self, which: usize) -> *mut u8 {
         // SAFETY: inside the area.
-        unsafe { self.area.add(POOLS + usize::from(reply) * POOL_STRIDE) }
+        unsafe { self.area.add(POOLS + which * POOL_STRIDE) }
     }
 
     #[inline(always)]
@@ -218,6 +240,12 @@ impl Peer {
 #[inline(always)]
 fn pack(source: usize, handler: u16, args: &[u8], payload: &[u8], pool: &Pool) -> Option<(Head, [u64; WORDS], usize)> {
     let front = args.len().next_multiple_of(8);
+    if payload.is_empty() && front <= INLINE {
+        // Here everything is known when this is compiled.
+        let mut words = [0; WORDS];
+        bytes_of_mut(&mut words)[..args.len()].copy_from_slice(args);
+        return Some((Head::new(source, handler, 0), words, front / 8));
+    }
     let all = front + payload.len();
     if all > INLINE {
         return pack_in_buffer(source, handler, args, payload, pool);
@@ -319,11 +347,23 @@ impl Node {
         payload: &[u8],
         way: Way,
     ) {
+        if !payload.as_ptr().addr().is_multiple_of(8) {
+            return self.run_in_line_aligned(target, source, handler, args, payload, way);
+        }
         let arrival = Arrival::new(self, target, source, Body::Here(args, payload), way);
         match self.mail.table.get(handler) {
             Some(handler) => handler.run(&arrival),
             None => arrival.bad(&format_args!("there is no handler {handler}")),
         }
+    }
+
+    /// The same for a payload that does not begin where handlers expect it.
+    #[cold]
+    fn run_in_line_aligned(&self, target: usize, source: usize, handler: u16, args: &[u8], payload: &[u8], way: Way) {
+        let mut words = vec![0u64; payload.len().div_ceil(8)];
+        let copy = &mut bytemuck::cast_slice_mut(&mut words)[..payload.len()];
+        copy.copy_from_slice(payload);
+        self.run_in_line(target, source, handler, args, if payload.is_empty() { EMPTY } else { copy }, way);
     }
 
     /// Replies to `to`, of another process, for `from`, a rank of this one.
@@ -350,7 +390,7 @@ impl Node {
     fn push_reply(&self, net: usize, to: usize, (head, words, n): (Head, [u64; WORDS], usize)) {
         let peer = &self.mail.peers[to];
         peer.replies[net].push(head, &words, n);
-        peer.bell().ring();
+        peer.bell().ring_after_fence();
     }
 
     /// Sends kept replies for which there are buffers now.
@@ -371,23 +411,24 @@ impl Node {
 
     /// Serves the handlers' messages of rank `r` of this process; `owner` says whether this is its own thread.
     #[inline(always)]
-    fn serve(&self, r: usize, owner: bool) -> bool {
+    fn serve(&self, r: usize, owner: bool) -> usize {
         let letterbox = self.mail.letterbox(r);
-        let mut served = false;
+        let mut served = 0;
         if !letterbox.replies[AM].is_empty() {
-            served |= self.serve_replies(r, owner);
+            served += self.serve_replies(r, owner);
         }
-        if !letterbox.requests[AM].is_empty() {
-            served |= self.serve_requests(r);
+        let kept = letterbox.kept_count.load(Relaxed);
+        if kept != 0 {
+            served += usize::from(self.send_kept(r));
         }
-        if letterbox.kept_count.load(Relaxed) != 0 {
-            served |= self.send_kept(r);
+        if kept < MOST_KEPT && !letterbox.requests[AM].is_empty() {
+            served += self.serve_requests(r);
         }
         served
     }
 
     #[inline]
-    fn serve_requests(&self, r: usize) -> bool {
+    fn serve_requests(&self, r: usize) -> usize {
         let mut batch: Batch = [MaybeUninit::uninit(); BATCH];
         let mut served = 0;
         while served < DRAIN {
@@ -395,6 +436,7 @@ impl Node {
             if taken.is_empty() {
                 break;
             }
+            let caught_up = taken.len() < BATCH;
             served += taken.len();
             let mut ended = Ended { mail: &self.mail, target: r, source: 0, n: 0 };
             for message in taken {
@@ -402,23 +444,26 @@ impl Node {
                     ended.one_more(message.head.source());
                 }
             }
+            if caught_up {
+                break;
+            }
         }
-        served > 0
+        served
     }
 
     #[inline]
-    fn serve_replies(&self, r: usize, owner: bool) -> bool {
+    fn serve_replies(&self, r: usize, owner: bool) -> usize {
         let mut batch: Batch = [MaybeUninit::uninit(); BATCH];
         let letterbox = self.mail.letterbox(r);
         let taken = letterbox.replies[AM].take(&mut batch, BATCH);
         for message in taken {
             self.run_taken(r, message, Way::None);
-            letterbox.got[AM][message.head.source()].one_more();
+            letterbox.got[AM][message.head.source()].one_more(self.mail.solo);
         }
         if !owner && !taken.is_empty() {
             self.mail.peers[r].bell().ring();
         }
-        !taken.is_empty()
+        taken.len()
     }
 
     /// Runs the handler of a message that was taken; true if it has replied.
@@ -429,8 +474,9 @@ impl Node {
         assert!(source < self.mail.peers.len(), "rank {r}: a message from rank {source}, which does not exist");
         let mut body = Body::Taken(message, None);
         let _lent;
-        if head.len() == IN_BUFFER {
-            let found = self.mail.find(source, way == Way::None, message.words[WORDS - 1]);
+        if head.length() == IN_BUFFER {
+            let found =
+                self.mail.find(source, if way == Way::None { OF_REPLIES } else { AM }, message.words[WORDS - 1]);
             if let Some((buffer, _)) = found {
                 _lent = Lent { mail: &self.mail, owner: source, buffer };
             }
@@ -480,7 +526,44 @@ impl Node {
             helper.next.set(next);
             return false;
         }
-        self.serve(r, false)
+        self.serve(r, false) > 0
+    }
+}
+
+/// When the owner of queues looks at them again after it has served a stream. A look at a slot that a sender is about to
+/// fill takes the line away from it: a receiver that always catches up makes a stream of messages several times slower.
+/// So messages that come in quick succession are let gather; single ones, as in round trips, are not.
+#[derive(Debug, Default)]
+struct Rest {
+    /// In ticks; 0: it looks now.
+    until: Cell<u64>,
+    /// When something was served last.
+    last: Cell<u64>,
+}
+
+impl Rest {
+    #[inline(always)]
+    fn is_over(&self) -> bool {
+        self.until.get() == 0 || self.look()
+    }
+
+    #[inline]
+    fn look(&self) -> bool {
+        let over = ticks() >= self.until.get();
+        if over {
+            self.until.set(0);
+        }
+        over
+    }
+
+    /// So many messages were served now.
+    #[inline(always)]
+    fn served(&self, n: usize, ticks_per_us: u64) {
+        let now = ticks();
+        let since = now.wrapping_sub(self.last.replace(now));
+        if since * 1000 < n as u64 * STREAM_NS * ticks_per_us {
+            self.until.set(now + REST_NS * ticks_per_us / 1000);
+        }
     }
 }
 
@@ -497,8 +580,10 @@ pub(super) struct Helper {
 #[derive(Debug)]
 pub(super) struct Outlet {
     credits: [Box<[Credit]>; NETS],
-    pool: Pool,
+    pools: [Pool; NETS],
     helper: Helper,
+    rest: Rest,
+    ticks_per_us: u64,
     total: Cell<u64>,
     in_line: Cell<u64>,
 }
@@ -519,8 +604,10 @@ impl Outlet {
             credits: [0, 1].map(|_| (0..n).map(|_| Credit::default()).collect()),
             // SAFETY: inside the rank's area, which is zeroed at first and stays mapped as long as the node, which the
             // seat keeps.
-            pool: unsafe { Pool::new(mail.peers[rank].pool(false)) },
+            pools: [AM, CALL].map(|net| unsafe { Pool::new(mail.peers[rank].pool(net)) }),
             helper: Helper::default(),
+            rest: Rest::default(),
+            ticks_per_us: ticks_per_us(),
             total: Cell::new(0),
             in_line: Cell::new(0),
         }
@@ -588,23 +675,31 @@ impl Seat {
         if !credit.has_room(peer.shown(net, self.rank), got, mail.window) {
             return false;
         }
-        let Some((head, words, n)) = pack(self.rank, handler, bytes_of(args), payload, &outlet.pool) else {
+        let Some((head, words, n)) = pack(self.rank, handler, bytes_of(args), payload, &outlet.pools[net]) else {
             return false;
         };
         credit.spend();
         outlet.total.set(outlet.total.get() + 1);
         peer.requests[net].push(head, &words, n);
-        peer.bell().ring();
-        if head.len() == IN_BUFFER {
-            outlet.pool.prefetch(payload.len());
+        peer.bell().ring_after_fence();
+        if head.length() == IN_BUFFER {
+            outlet.pools[net].prefetch(payload.len());
         }
         true
     }
 
-    /// Serves this rank's handlers' messages, and now and then others' of its process.
+    /// Serves this rank's handlers' messages, and now and then others' of its process. `also` serves its calls.
     #[inline(always)]
-    pub fn serve(&self) -> bool {
-        if self.node.serve(self.rank, true) {
+    pub fn serve(&self, also: impl FnOnce() -> bool) -> bool {
+        let rest = &self.outlet.rest;
+        if !rest.is_over() {
+            // Not idle: who is about to sleep looks again first.
+            return true;
+        }
+        // Both, always: neither may starve the other.
+        let served = self.node.serve(self.rank, true) + usize::from(also());
+        if served > 0 {
+            rest.served(served, self.outlet.ticks_per_us);
             return true;
         }
         let looks = &self.outlet.helper.looks;
@@ -627,8 +722,8 @@ impl Seat {
         let (node, mail, source) = (&*self.node, &self.node.mail, message.head.source());
         assert!(source < mail.peers.len(), "rank {}: a call from rank {source}, which does not exist", self.rank);
         let mut letter = Letter { source, message, buffer: None, node, target: self.rank };
-        if message.head.len() == IN_BUFFER {
-            let found = mail.find(source, result, message.words[WORDS - 1]);
+        if message.head.length() == IN_BUFFER {
+            let found = mail.find(source, if result { OF_REPLIES } else { CALL }, message.words[WORDS - 1]);
             let Some((buffer, len)) = found else {
                 let body = Body::Taken(&message, None);
                 Arrival::new(node, self.rank, source, body, Way::None).bad(&"its payload is in no buffer")
@@ -653,7 +748,7 @@ impl Seat {
     /// A result from `source` has been dealt with.
     #[inline(always)]
     pub fn result_ended(&self, source: usize) {
-        self.node.mail.letterbox(self.rank).got[CALL][source].one_more();
+        self.node.mail.letterbox(self.rank).got[CALL][source].one_more(true);
     }
 
     /// How many messages this rank has sent.
@@ -710,13 +805,13 @@ impl Conduit for Seat {
 
     #[inline(always)]
     fn progress(&self) -> bool {
-        self.serve()
+        self.serve(|| false)
     }
 
     fn wait(&self, site: Site, done: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
         let look = || match done() {
             true => Step::Done,
-            false if self.serve() => Step::Busy,
+            false if self.serve(|| false) => Step::Busy,
             false => Step::Idle,
         };
         self.waiter.until(|| site, look)
