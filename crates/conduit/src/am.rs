@@ -9,8 +9,9 @@ use crate::reference;
 use crate::ring::{Head, Message, WORDS};
 use crate::shm::Node;
 use crate::shm::rma::Reach;
-use bytemuck::{Pod, bytes_of};
+use bytemuck::{Pod, Zeroable, bytes_of};
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 use std::sync::{Mutex, PoisonError};
@@ -140,6 +141,11 @@ impl<'h> Arrival<'h> {
         self.replied.get()
     }
 
+    /// Wakes the target's own thread if it sleeps.
+    pub(crate) fn ring_target(&self) {
+        self.node.ring(self.target);
+    }
+
     /// Where the target's answers land.
     pub fn landing(&self) -> &'h Landing {
         self.node.landing(self.target)
@@ -152,15 +158,55 @@ impl<'h> Arrival<'h> {
     }
 }
 
-/// Where a rank's answers from the reference path arrive.
+/// Where a rank's answers from the reference path arrive, and what comes to it in pieces.
 #[derive(Debug, Default)]
 pub struct Landing {
     count: AtomicU64,
     value: AtomicU64,
     data: Mutex<Vec<u8>>,
+    pieces: Mutex<HashMap<(usize, u64), Pieces>>,
+}
+
+/// Something that comes in pieces: the bytes, and how many of them have come.
+#[derive(Debug)]
+struct Pieces {
+    bytes: Vec<u8>,
+    come: usize,
+}
+
+/// One piece of something that is too long for a message; the arguments of [`reference::PIECE`]. Pieces may arrive in
+/// any order.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct Piece {
+    /// What it is a piece of, as source and target agree.
+    pub key: u64,
+    /// Where it begins.
+    pub offset: u64,
+    /// How long the whole is.
+    pub total: u64,
 }
 
 impl Landing {
+    /// Takes what came in pieces from `source`, if it is whole.
+    pub fn take_whole(&self, source: usize, key: u64) -> Option<Vec<u8>> {
+        let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        pieces.get(&(source, key)).is_some_and(|p| p.come == p.bytes.len()).then_some(())?;
+        pieces.remove(&(source, key)).map(|p| p.bytes)
+    }
+
+    /// False if the piece does not fit the others.
+    pub(crate) fn add_piece(&self, source: usize, piece: Piece, bytes: &[u8]) -> bool {
+        let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        let whole = pieces.entry((source, piece.key));
+        let whole = whole.or_insert_with(|| Pieces { bytes: vec![0; piece.total as usize], come: 0 });
+        let room = whole.bytes.get_mut(piece.offset as usize..).and_then(|b| b.get_mut(..bytes.len()));
+        room.map(|room| room.copy_from_slice(bytes)).is_some_and(|()| {
+            whole.come += bytes.len();
+            true
+        })
+    }
+
     /// How many answers have come.
     pub fn count(&self) -> u64 {
         self.count.load(Acquire)

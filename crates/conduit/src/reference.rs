@@ -3,10 +3,11 @@
 //!
 //! A put is requests with pieces of the bytes, each answered when its piece has been written; a get asks piece by piece.
 //! Both return when all answers have come, so local and remote completion are one here.
+//! What is too long for a message, and is not for a segment, goes in pieces ([`PIECE`]).
 //! Answers arrive in the rank's [`Landing`], which outlives every operation: an answer that comes after its
 //! operation was given up (the job was aborted) touches nothing else.
 
-use crate::am::{Arrival, Handler};
+use crate::am::{Arrival, Handler, Piece};
 use crate::contract::{At, Atomic, Conduit, Failure, Outside};
 use crate::heap::FIRST;
 use crate::pool::LARGE;
@@ -24,10 +25,20 @@ const GET: u16 = 3;
 const DATA: u16 = 4;
 const ATOMIC: u16 = 5;
 const VALUE: u16 = 6;
+/// Brings a [`Piece`] of something too long for a message to the target's [`Landing`].
+pub const PIECE: u16 = 7;
 
 /// Our handlers, for the table of every conduit.
-pub fn handlers() -> [(u16, &'static dyn Handler); 6] {
-    [(PUT, &OnPut), (PUT_DONE, &OnPutDone), (GET, &OnGet), (DATA, &OnData), (ATOMIC, &OnAtomic), (VALUE, &OnValue)]
+pub fn handlers() -> [(u16, &'static dyn Handler); 7] {
+    [
+        (PUT, &OnPut),
+        (PUT_DONE, &OnPutDone),
+        (GET, &OnGet),
+        (DATA, &OnData),
+        (ATOMIC, &OnAtomic),
+        (VALUE, &OnValue),
+        (PIECE, &OnPiece),
+    ]
 }
 
 /// Puts by messages.
@@ -147,5 +158,17 @@ impl Handler for OnValue {
     fn run(&self, arrival: &Arrival<'_>) {
         arrival.landing().set_value(arrival.open::<u64>().0);
         arrival.landing().one_more();
+    }
+}
+
+struct OnPiece;
+impl Handler for OnPiece {
+    fn run(&self, arrival: &Arrival<'_>) {
+        let (piece, bytes) = arrival.open::<Piece>();
+        if !arrival.landing().add_piece(arrival.source(), piece, bytes) {
+            arrival.bad(&"a piece that does not fit the others");
+        }
+        // Its own thread waits for it, and another may have run this.
+        arrival.ring_target();
     }
 }

@@ -29,10 +29,11 @@
 //!   its window; it drew its last one after acquiring a count (or a reply) that its first one's taker had released after
 //!   taking. Tickets are drawn with acquire and release, so whoever draws a later one comes after that too.
 //! * The lock's acquire and release order the takers among each other.
-//! * `eager` against `silent` is store buffering, as for bells ([`crate::wait`]): the source stores, fences and reads, the
-//!   target adds, fences and reads. On x86-64 the add is a locked instruction and thereby the fence.
+//! * `eager` against `silent` is store buffering, as for bells ([`crate::wait`]): the source stores, fences (when it
+//!   goes to sleep) and reads, the target adds, fences and reads. On x86-64 the add is a locked instruction and thereby the
+//!   fence.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering::*, full_fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering::*, Plain, full_fence};
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
@@ -49,7 +50,7 @@ const AHEAD: u64 = 4;
 pub struct Slot {
     /// The ticket's number plus one in the low half, the sender's [`Head`] in the high half.
     head: AtomicU64,
-    words: [AtomicU64; WORDS],
+    words: [Plain; WORDS],
 }
 
 /// The next ticket of a ring, in a line of its own.
@@ -131,7 +132,7 @@ impl Ring {
         let ticket = unsafe { (*self.tail).0.fetch_add(1, AcqRel) };
         let slot = self.slot(ticket);
         for (to, word) in slot.words.iter().zip(words).take(n) {
-            to.store(*word, Relaxed);
+            to.set(*word);
         }
         let head = u64::from(head.0) << 32 | u64::from((ticket as u32).wrapping_add(1));
         // On x86-64 the locked exchange is the fence too.
@@ -211,7 +212,7 @@ impl Inlet {
         while n < most.min(BATCH) && self.ready(start + n as u64) {
             let slot = self.ring.slot(start + n as u64);
             let head = Head((slot.head.load(Relaxed) >> 32) as u32);
-            batch[n].write(Message { head, words: std::array::from_fn(|i| slot.words[i].load(Relaxed)) });
+            batch[n].write(Message { head, words: std::array::from_fn(|i| slot.words[i].get()) });
             n += 1;
         }
         self.next.store(start + n as u64, Relaxed);
@@ -267,10 +268,9 @@ impl Account {
         self.eager.load(Relaxed) != 0
     }
 
-    /// From now on the source wants to be rung at each, or not any more.
+    /// From now on the source wants to be rung at each, or not any more. Its fence is that of whoever goes to sleep.
     pub fn set_eager(&self, on: bool) {
         self.eager.store(on.into(), Relaxed);
-        full_fence();
     }
 }
 
@@ -628,6 +628,51 @@ mod models {
             }
             assert!(credit.is_quiet(&requests.accounts[0], &got));
             target.join().unwrap();
+        });
+    }
+
+    /// The same where another thread of the source's process serves the replies.
+    #[test]
+    fn loom_replies_are_served_by_another_thread() {
+        const ROUNDS: u64 = 2;
+        check(2, || {
+            let sleepers: [Sleeper; 3] = Default::default();
+            let shared = Arc::new((Heap::new(1, 1), Heap::new(1, 1), sleepers, Got::default()));
+            let s = shared.clone();
+            let target = loom::thread::spawn(move || {
+                let (requests, replies, [_, target, helper], _) = &*s;
+                let (inlet, mut batch) = (Inlet::new(requests.ring(), true), [MaybeUninit::uninit(); BATCH]);
+                for i in 0..ROUNDS {
+                    target.until(|| !inlet.is_empty());
+                    let &[m] = inlet.take(&mut batch, BATCH) else { panic!("one at a time") };
+                    assert_eq!(m.words[..2], words(0, i)[..2]);
+                    replies.ring().push(Head::new(0, 2, 0), &m.words, 2);
+                    helper.bell.ring_after_fence();
+                }
+            });
+            let s = shared.clone();
+            let helper = loom::thread::spawn(move || {
+                let (_, replies, [source, _, helper], got) = &*s;
+                let (inlet, mut batch) = (Inlet::new(replies.ring(), false), [MaybeUninit::uninit(); BATCH]);
+                for i in 0..ROUNDS {
+                    helper.until(|| !inlet.is_empty());
+                    let &[m] = inlet.take(&mut batch, BATCH) else { panic!("one at a time") };
+                    assert_eq!(m.words[..2], words(0, i)[..2]);
+                    got.one_more(false);
+                    source.bell.ring();
+                }
+            });
+            let (requests, _, [source, target_sleeper, _], got) = &*shared;
+            let credit = Credit::default();
+            for i in 0..ROUNDS {
+                source.until(|| credit.has_room(&requests.shown[0], got, 1));
+                credit.spend();
+                requests.ring().push(Head::new(0, 1, 0), &words(0, i), 2);
+                target_sleeper.bell.ring_after_fence();
+            }
+            source.until(|| credit.is_quiet(&requests.accounts[0], got));
+            target.join().unwrap();
+            helper.join().unwrap();
         });
     }
 

@@ -26,6 +26,49 @@ pub fn full_fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
+/// A word that has one user at a time, by somebody else's order. In shared memory it is a relaxed atomic; in a model an
+/// ordinary cell, whose users loom checks: an order that is missing is reported.
+#[cfg(not(loom))]
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct Plain(AtomicU64);
+
+#[cfg(not(loom))]
+impl Plain {
+    /// Its value.
+    #[inline(always)]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    #[inline(always)]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+#[cfg(loom)]
+#[derive(Debug, Default)]
+pub struct Plain(loom::cell::UnsafeCell<u64>);
+
+#[cfg(loom)]
+// SAFETY: loom checks every access.
+unsafe impl Sync for Plain {}
+
+#[cfg(loom)]
+#[allow(missing_docs)]
+impl Plain {
+    pub fn get(&self) -> u64 {
+        // SAFETY: loom checks that nobody writes meanwhile.
+        self.0.with(|p| unsafe { *p })
+    }
+    pub fn set(&self, value: u64) {
+        // SAFETY: loom checks that nobody else uses it.
+        self.0.with_mut(|p| unsafe { *p = value });
+    }
+}
+
 /// Monotonic nanoseconds, the same clock in every process of the machine.
 #[cfg(not(loom))]
 #[inline]

@@ -12,7 +12,8 @@
 //!   is kept on its rank and sent later.
 //! * **Failure**: a panic in a called function comes back, as a panic of whoever waits for the result. A panic in a told
 //!   one, or in one whose event was dropped, ends the job.
-//! * **Size**: any. What does not fit into a message travels in pieces.
+//! * **Size**: any. What does not fit into a message (64 KiB) travels in pieces; whoever returns more than a few of them
+//!   waits until the caller takes them.
 //!
 //! ```
 //! use partage::prelude::*;
@@ -35,15 +36,18 @@ use crate::ptr::GlobalPtr;
 use crate::scope::Event;
 use crate::team::{Rank, Team, TeamRank};
 use bytemuck::{Pod, Zeroable};
+use partage_conduit::am::Piece;
 use partage_conduit::barrier::{Call, Tag};
+use partage_conduit::contract::Conduit;
 use partage_conduit::pool::LARGE;
 use partage_conduit::record::Site;
+use partage_conduit::reference::PIECE;
 use partage_conduit::shm::am::Letter;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -57,13 +61,14 @@ const CALL: u16 = 1;
 const TELL: u16 = 2;
 const CALL_IN_PIECES: u16 = 3;
 const TELL_IN_PIECES: u16 = 4;
-const PIECE_OF_ARGS: u16 = 5;
-const PIECE_OF_RESULT: u16 = 6;
-const FREE: u16 = 7;
+const FREE: u16 = 5;
 // Results.
 const VALUE: u16 = 1;
 const FAILED: u16 = 2;
 const VALUE_IN_PIECES: u16 = 3;
+// What pieces are of, besides their call's number.
+const OF_ARGS: u64 = 0;
+const OF_RESULT: u64 = 1 << 32;
 
 /// What goes before the arguments of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -76,16 +81,6 @@ struct Head {
     id: u32,
     /// Which object it goes into.
     dist: u32,
-}
-
-/// What goes before a result, and before a piece.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-struct Answer {
-    id: u32,
-    _pad: u32,
-    /// Bytes in all, of something in pieces.
-    total: u64,
 }
 
 /// What came of an attempt to run a call.
@@ -115,7 +110,9 @@ pub(crate) struct Calls {
     waiting: RefCell<VecDeque<Waiting>>,
     /// Does one of the two hold anything?
     more: Cell<bool>,
-    pieces: RefCell<HashMap<(usize, u16, u32), Vec<u8>>>,
+    /// The next call, or the next result, whose pieces have not all come; nothing overtakes them.
+    call_in_pieces: Cell<Option<(usize, u16, Head)>>,
+    result_in_pieces: Cell<Option<(usize, u32)>>,
     objects: RefCell<Vec<Option<Rc<dyn Any>>>>,
     /// Is a called function running?
     running: Cell<bool>,
@@ -134,10 +131,8 @@ enum Pending {
     Waiting,
     /// Nobody will ask for it.
     Detached,
-    /// It is here, whole.
+    /// It is here.
     Value(Bytes),
-    /// So many bytes of it are to come; somebody may ask for it.
-    InPieces(u64, bool),
     Failed(String),
 }
 
@@ -179,10 +174,8 @@ impl fmt::Debug for Bytes {
 struct Parcel {
     to: Rank,
     kind: u16,
-    head: [u64; 2],
+    head: Head,
     bytes: Vec<u8>,
-    /// For pieces: how much of it has gone.
-    gone: usize,
 }
 
 /// A call that waits for its object.
@@ -249,7 +242,6 @@ impl Calls {
         let pending = mine.get_mut(id as usize)?;
         match pending {
             Pending::Waiting => *pending = Pending::Detached,
-            Pending::InPieces(_, wanted) => *wanted = false,
             Pending::Value(_) | Pending::Failed(_) => {
                 drop(mine);
                 return self.finish(id).err();
@@ -348,23 +340,25 @@ impl Inner {
 
     #[cold]
     fn send_call_slowly(self: &Rc<Self>, site: Site, to: Rank, kind: u16, head: Head, bytes: &[u8]) {
-        let parcel = |kind, head, bytes| Parcel { to, kind, head: bytemuck::cast(head), bytes, gone: 0 };
-        {
-            let mut outbox = self.calls.outbox.borrow_mut();
-            if bytes.len() <= LARGE {
-                outbox.push_back(parcel(kind, head, bytes.to_vec()));
-            } else {
-                let answer = Answer { id: head.id, _pad: 0, total: bytes.len() as u64 };
-                outbox
-                    .push_back(Parcel { head: bytemuck::cast(answer), ..parcel(PIECE_OF_ARGS, head, bytes.to_vec()) });
-                let kind = if kind == CALL { CALL_IN_PIECES } else { TELL_IN_PIECES };
-                outbox.push_back(parcel(kind, head, vec![]));
-            }
-            self.calls.more.set(true);
+        let (mut kind, mut bytes) = (kind, bytes);
+        if bytes.len() > LARGE {
+            self.send_pieces(site, to, OF_ARGS | u64::from(head.id), bytes);
+            kind = if kind == CALL { CALL_IN_PIECES } else { TELL_IN_PIECES };
+            bytes = &[];
         }
+        self.calls.outbox.borrow_mut().push_back(Parcel { to, kind, head, bytes: bytes.to_vec() });
+        self.calls.more.set(true);
         // In a called function nothing may wait; elsewhere nobody goes on before there was room.
         if !self.calls.running.get() {
             self.flush(site);
+        }
+    }
+
+    /// Sends something in pieces, by active messages, which are always served: so this may wait for room anywhere.
+    fn send_pieces(self: &Rc<Self>, site: Site, to: Rank, key: u64, bytes: &[u8]) {
+        for (i, piece) in bytes.chunks(LARGE).enumerate() {
+            let head = Piece { key, offset: (i * LARGE) as u64, total: bytes.len() as u64 };
+            self.request(site, to, PIECE, &head, piece);
         }
     }
 
@@ -375,36 +369,28 @@ impl Inner {
         }
     }
 
-    /// Sends of the outbox what there is room for.
+    /// Sends of the outbox what there is room for; what goes to one rank stays in order.
     #[cold]
     fn send_kept(self: &Rc<Self>) -> bool {
-        let mut sent = false;
         let mut outbox = self.calls.outbox.borrow_mut();
-        while let Some(p) = outbox.front_mut() {
-            let rest = &p.bytes[p.gone..];
-            let piece = &rest[..rest.len().min(LARGE)];
-            if !self.seat.try_call(p.to.index(), p.kind, &p.head, piece) {
-                break;
+        let (before, mut full) = (outbox.len(), vec![]);
+        outbox.retain(|p| {
+            let sent = !full.contains(&p.to) && self.seat.try_call(p.to.index(), p.kind, &p.head, &p.bytes);
+            if !sent {
+                full.push(p.to);
             }
-            sent = true;
-            p.gone += piece.len();
-            if p.gone == p.bytes.len() {
-                outbox.pop_front();
-            }
-        }
-        sent
+            !sent
+        });
+        outbox.len() < before
     }
 
     /// Runs calls whose objects have become free.
     #[cold]
     fn run_waiting(self: &Rc<Self>) -> bool {
         let mut ran = false;
-        let n = self.calls.waiting.borrow().len();
-        for _ in 0..n {
-            let Some(w) = self.calls.waiting.borrow_mut().pop_front() else { break };
+        for w in self.calls.waiting.take() {
             match self.run_call(w.source, w.kind, w.head, &w.args) {
                 true => ran = true,
-                // All of them once around keeps their order.
                 false => self.calls.waiting.borrow_mut().push_back(w),
             }
         }
@@ -414,41 +400,50 @@ impl Inner {
     /// Looks for calls and results; says whether there were any. Not inside a called function.
     #[inline(always)]
     pub(crate) fn serve_calls(self: &Rc<Self>) -> bool {
+        let calls = &self.calls;
         let mut served = false;
-        while let Some(letter) = self.seat.next_letter(true) {
+        while calls.result_in_pieces.get().is_none() || self.join_result() {
+            let Some(letter) = self.seat.next_letter(true) else { break };
             self.result_arrived(letter);
             served = true;
         }
-        if self.calls.running.get() {
+        if calls.running.get() {
             return served;
         }
-        if self.calls.more.get() {
+        if calls.more.get() {
             served |= self.send_kept() | self.run_waiting();
-            self.calls.more.set(!self.calls.is_flushed() || !self.calls.waiting.borrow().is_empty());
+            calls.more.set(!calls.is_flushed() || !calls.waiting.borrow().is_empty());
+        }
+        if calls.call_in_pieces.get().is_some() {
+            // Its pieces are on their way to here: not idle.
+            self.join_call();
+            return true;
         }
         // One at a time: whoever waits looks at what it waits for in between.
         if let Some(letter) = self.seat.next_letter(false) {
             self.call_arrived(letter);
             served = true;
         }
-        served
+        served | calls.result_in_pieces.get().is_some()
     }
 
     #[inline]
     fn result_arrived(self: &Rc<Self>, letter: Letter<'_>) {
-        let (answer, bytes) = letter.open::<Answer>();
-        let (source, id) = (letter.source(), answer.id);
+        let (id, bytes) = letter.open::<u64>();
+        let (source, id) = (letter.source(), id as u32);
         let result = match letter.kind() {
-            VALUE => Some(Ok(Bytes::new(bytes))),
-            FAILED => Some(Err(String::from_utf8_lossy(bytes).into_owned())),
-            _ => None,
+            VALUE => Ok(Bytes::new(bytes)),
+            FAILED => Err(String::from_utf8_lossy(bytes).into_owned()),
+            _ => {
+                drop(letter);
+                self.seat.result_ended(source);
+                self.calls.result_in_pieces.set(Some((source, id)));
+                return;
+            }
         };
         drop(letter);
         self.seat.result_ended(source);
-        match result {
-            Some(result) => self.settle(source, id, result),
-            None => self.expect_pieces(source, id, answer.total),
-        }
+        self.settle(source, id, result);
     }
 
     /// A call of mine has ended.
@@ -456,7 +451,7 @@ impl Inner {
     fn settle(&self, source: usize, id: u32, result: Result<Bytes, String>) {
         let mut mine = self.calls.mine.borrow_mut();
         let Some(pending) = mine.get_mut(id as usize) else { return };
-        if !matches!(pending, Pending::Detached | Pending::InPieces(_, false)) {
+        if !matches!(pending, Pending::Detached) {
             *pending = result.map_or_else(Pending::Failed, Pending::Value);
             return;
         }
@@ -468,27 +463,25 @@ impl Inner {
         }
     }
 
-    /// The result of a call of mine comes in pieces; they may have come before this announcement.
+    /// The result in pieces that has been announced: is it whole?
     #[cold]
-    fn expect_pieces(&self, source: usize, id: u32, total: u64) {
-        if let Some(pending) = self.calls.mine.borrow_mut().get_mut(id as usize) {
-            *pending = Pending::InPieces(total, !matches!(pending, Pending::Detached));
-        }
-        self.join_pieces(source, id);
+    fn join_result(&self) -> bool {
+        let Some((source, id)) = self.calls.result_in_pieces.get() else { return true };
+        let whole = self.seat.landing().take_whole(source, OF_RESULT | u64::from(id));
+        let Some(bytes) = whole else { return false };
+        self.calls.result_in_pieces.set(None);
+        self.settle(source, id, Ok(Bytes::Many(bytes)));
+        true
     }
 
-    /// Is a result in pieces whole?
-    fn join_pieces(&self, source: usize, id: u32) {
-        let total = match self.calls.mine.borrow().get(id as usize) {
-            Some(Pending::InPieces(total, _)) => *total,
-            _ => return,
-        };
-        let key = (source, PIECE_OF_RESULT, id);
-        let mut pieces = self.calls.pieces.borrow_mut();
-        if pieces.get(&key).is_some_and(|p| p.len() as u64 >= total) {
-            let bytes = pieces.remove(&key).unwrap_or_default();
-            drop(pieces);
-            self.settle(source, id, Ok(Bytes::Many(bytes)));
+    /// The call in pieces that is next: are its arguments whole?
+    #[cold]
+    fn join_call(self: &Rc<Self>) {
+        let Some((source, kind, head)) = self.calls.call_in_pieces.get() else { return };
+        let Some(args) = self.seat.landing().take_whole(source, OF_ARGS | u64::from(head.id)) else { return };
+        self.calls.call_in_pieces.set(None);
+        if !self.run_call(source, kind, head, &args) {
+            self.keep_waiting(source, kind, head, args);
         }
     }
 
@@ -505,21 +498,9 @@ impl Inner {
             CALL_IN_PIECES | TELL_IN_PIECES => {
                 let (head, _) = letter.open::<Head>();
                 drop(letter);
-                let args = self.calls.pieces.borrow_mut().remove(&(source, PIECE_OF_ARGS, head.id)).unwrap_or_default();
                 let kind = if kind == CALL_IN_PIECES { CALL } else { TELL };
-                if !self.run_call(source, kind, head, &args) {
-                    self.keep_waiting(source, kind, head, args);
-                }
-            }
-            PIECE_OF_ARGS | PIECE_OF_RESULT => {
-                let (answer, piece) = letter.open::<Answer>();
-                let key = (source, kind, answer.id);
-                self.calls.pieces.borrow_mut().entry(key).or_default().extend_from_slice(piece);
-                drop(letter);
-                self.seat.call_ended(source);
-                if kind == PIECE_OF_RESULT {
-                    self.join_pieces(source, answer.id);
-                }
+                self.calls.call_in_pieces.set(Some((source, kind, head)));
+                self.join_call();
             }
             FREE => {
                 let (Head { run, function, .. }, _) = letter.open::<Head>();
@@ -564,7 +545,7 @@ impl Inner {
 
     #[inline(always)]
     fn answer_call(self: &Rc<Self>, source: usize, kind: u16, id: u32, ran: Ran, out: &[u8]) {
-        let answer = Answer { id, _pad: 0, total: out.len() as u64 };
+        let call = u64::from(id);
         match ran {
             _ if kind == TELL => {
                 self.seat.call_ended(source);
@@ -575,15 +556,14 @@ impl Inner {
             }
             Ran::Failed(why) => {
                 let text = &why.as_bytes()[..why.len().min(LARGE)];
-                self.seat.send_result(source, FAILED, &answer, text);
+                self.seat.send_result(source, FAILED, &call, text);
             }
-            _ if out.len() <= LARGE => self.seat.send_result(source, VALUE, &answer, out),
+            _ if out.len() <= LARGE => self.seat.send_result(source, VALUE, &call, out),
             _ => {
-                self.seat.send_result(source, VALUE_IN_PIECES, &answer, &[]);
-                let (to, bytes) = (Rank(source as u32), out.to_vec());
-                let parcel = Parcel { to, kind: PIECE_OF_RESULT, head: bytemuck::cast(answer), bytes, gone: 0 };
-                self.calls.outbox.borrow_mut().push_back(parcel);
-                self.calls.more.set(true);
+                // Calls do not nest, also not while this waits for room.
+                let _running = Running::begin(&self.calls.running);
+                self.send_pieces(Site::here("the result of a call"), Rank(source as u32), OF_RESULT | call, out);
+                self.seat.send_result(source, VALUE_IN_PIECES, &call, &[]);
             }
         }
     }

@@ -336,6 +336,11 @@ impl Node {
         &self.mail.letterbox(r).landing
     }
 
+    /// Wakes rank `r` if it sleeps.
+    pub(crate) fn ring(&self, r: usize) {
+        self.mail.peers[r].bell().ring();
+    }
+
     /// Runs a handler for `target`, a rank of this process, on this thread.
     #[inline]
     pub(crate) fn run_in_line(
@@ -461,7 +466,7 @@ impl Node {
             letterbox.got[AM][message.head.source()].one_more(self.mail.solo);
         }
         if !owner && !taken.is_empty() {
-            self.mail.peers[r].bell().ring();
+            self.ring(r);
         }
         taken.len()
     }
