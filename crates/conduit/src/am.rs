@@ -141,11 +141,6 @@ impl<'h> Arrival<'h> {
         self.replied.get()
     }
 
-    /// Wakes the target's own thread if it sleeps.
-    pub(crate) fn ring_target(&self) {
-        self.node.ring(self.target);
-    }
-
     /// Where the target's answers land.
     pub fn landing(&self) -> &'h Landing {
         self.node.landing(self.target)
@@ -171,8 +166,12 @@ pub struct Landing {
 #[derive(Debug)]
 struct Pieces {
     bytes: Vec<u8>,
-    come: usize,
+    come: u64,
+    total: u64,
 }
+
+/// No two ranks have more bytes of pieces under way.
+const UNDER_WAY: u64 = 256 << 20;
 
 /// One piece of something that is too long for a message; the arguments of [`reference::PIECE`]. Pieces may arrive in
 /// any order.
@@ -191,20 +190,26 @@ impl Landing {
     /// Takes what came in pieces from `source`, if it is whole.
     pub fn take_whole(&self, source: usize, key: u64) -> Option<Vec<u8>> {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
-        pieces.get(&(source, key)).is_some_and(|p| p.come == p.bytes.len()).then_some(())?;
+        pieces.get(&(source, key)).is_some_and(|p| p.come == p.total).then_some(())?;
         pieces.remove(&(source, key)).map(|p| p.bytes)
     }
 
     /// False if the piece does not fit the others.
     pub(crate) fn add_piece(&self, source: usize, piece: Piece, bytes: &[u8]) -> bool {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
-        let whole = pieces.entry((source, piece.key));
-        let whole = whole.or_insert_with(|| Pieces { bytes: vec![0; piece.total as usize], come: 0 });
-        let room = whole.bytes.get_mut(piece.offset as usize..).and_then(|b| b.get_mut(..bytes.len()));
-        room.map(|room| room.copy_from_slice(bytes)).is_some_and(|()| {
-            whole.come += bytes.len();
-            true
-        })
+        let whole = pieces.entry((source, piece.key)).or_insert(Pieces { bytes: vec![], come: 0, total: piece.total });
+        let end = piece.offset.checked_add(bytes.len() as u64);
+        let Some(end) = end.filter(|&e| e <= whole.total && piece.total == whole.total) else { return false };
+        // Pieces overtake each other by no more than what can be under way.
+        if piece.offset > whole.bytes.len() as u64 + UNDER_WAY {
+            return false;
+        }
+        if end > whole.bytes.len() as u64 {
+            whole.bytes.resize(end as usize, 0);
+        }
+        whole.bytes[piece.offset as usize..end as usize].copy_from_slice(bytes);
+        whole.come += bytes.len() as u64;
+        true
     }
 
     /// How many answers have come.

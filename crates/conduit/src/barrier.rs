@@ -104,7 +104,7 @@ impl fmt::Display for Tag {
             }
             Tag::Call(Call::FreeAll, n) => write!(f, "free_all of the block at offset {n:#x}"),
             Tag::Call(Call::Register, n) => {
-                write!(f, "register of {} handlers, list {:x}", n >> 48, n & 0xffff_ffff_ffff)
+                write!(f, "register_handlers of {} handlers, list {:x}", n >> 48, n & 0xffff_ffff_ffff)
             }
             Tag::Call(Call::Dist, n) => write!(f, "dist number {} of type {:x}", n >> 32, *n as u32),
             Tag::Call(Call::Report, _) => write!(f, "the report of a disagreement"),

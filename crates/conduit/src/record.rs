@@ -90,6 +90,14 @@ impl Record {
         self.write(COMPUTING, format_args!(""));
     }
 
+    /// The owner, who may have said that it waits, has something to do.
+    #[inline(always)]
+    pub fn awake(&self) {
+        if self.state.load(Relaxed) == WAITING {
+            self.running();
+        }
+    }
+
     /// The owner waits there.
     pub fn waiting(&self, site: &Site) {
         self.write(WAITING, format_args!("{site}"));

@@ -168,7 +168,5 @@ impl Handler for OnPiece {
         if !arrival.landing().add_piece(arrival.source(), piece, bytes) {
             arrival.bad(&"a piece that does not fit the others");
         }
-        // Its own thread waits for it, and another may have run this.
-        arrival.ring_target();
     }
 }

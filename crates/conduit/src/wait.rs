@@ -181,6 +181,8 @@ impl<'m> Waiter<'m> {
             };
             match patience {
                 Step::Done => return Ok(()),
+                // Also who always has something to serve hears that the job is over.
+                Step::Busy if self.aborted() => return Err(Aborted),
                 Step::Busy => continue 'again,
                 Step::Idle => {}
             }

@@ -1,6 +1,6 @@
 //! Active messages: a registered function runs in another rank's process, with plain arguments and a payload.
 //!
-//! Handlers are statics. [`Job::register`] makes them known, on all ranks alike; [`Job::am`] sends.
+//! Handlers are statics. [`Job::register_handlers`] makes them known, on all ranks alike; [`Job::am`] sends.
 //! * A **short** message has arguments only, a **medium** one a payload of up to [`MEDIUM`] bytes besides, which the
 //!   handler sees as a slice; a **long** one ([`Job::am_long`]) has any number of values, which lie in open memory of
 //!   the target when its handler runs.
@@ -34,7 +34,7 @@
 //! static WAS: Reply<Add> = Reply::new(|target, _from, add, _payload| target.put(add.answer, add.n));
 //!
 //! partage::test(3, |job| {
-//!     job.register(&[&ADD, &WAS]);
+//!     job.register_handlers(&[&ADD, &WAS]);
 //!     let (counter, answer) = (job.alloc_all(1).unwrap(), job.alloc(u64::MAX).unwrap());
 //!     job.am(Rank(0), &ADD, Add { to: counter.on(Rank(0)), n: 1, answer }, &[]);
 //!     job.quiet();                                     // my handler has run there, and its reply's here
@@ -135,7 +135,7 @@ struct Long {
     args: [u8; LONG_ARGS],
 }
 
-/// A [`Request`], [`LongRequest`] or [`Reply`]: what can be [registered](Job::register).
+/// A [`Request`], [`LongRequest`] or [`Reply`]: what can be [registered](Job::register_handlers).
 pub trait Handler: sealed::Sealed {}
 
 mod sealed {
@@ -217,7 +217,7 @@ impl Token<'_> {
         let me = self.0.target();
         let number = handler.name.number.load(Relaxed);
         if number >> 16 != self.0.job() {
-            panic!("rank {me}: reply: {handler:?} is not registered; pass it to `register` on every rank");
+            panic!("rank {me}: reply: {handler:?} is not registered; pass it to `register_handlers` on every rank");
         }
         check_payload(me, "reply", payload.len());
         self.0.reply(number as u16, &args, payload);
@@ -377,13 +377,13 @@ impl Job {
     ///     println!("{} to {}: {}", token.source(), target.rank(), String::from_utf8_lossy(words));
     /// });
     /// partage::test(2, |job| {
-    ///     job.register(&[&HELLO]);
+    ///     job.register_handlers(&[&HELLO]);
     ///     job.am(job.neighbor(1), &HELLO, (), b"good morning");
     /// });
     /// ```
     #[track_caller]
-    pub fn register(&self, handlers: &[&'static dyn Handler]) {
-        let site = Site::here("register");
+    pub fn register_handlers(&self, handlers: &[&'static dyn Handler]) {
+        let site = Site::here("register_handlers");
         let inner = &self.all().inner;
         let (me, node) = (self.rank(), inner.seat.node());
         // Their places in the image are the same in all processes.
@@ -421,7 +421,7 @@ impl Job {
     /// static SUM: LongRequest<GlobalPtr<f64>, f64> =
     ///     LongRequest::new(|_token, target, sum, landed| target.put(sum, landed.to_vec().iter().sum()));
     /// partage::test(2, |job| {
-    ///     job.register(&[&SUM]);
+    ///     job.register_handlers(&[&SUM]);
     ///     let there = job.alloc_all::<f64>(101).unwrap().on(job.neighbor(1));
     ///     job.am_long(there.add(1), &[0.5; 100], &SUM, there);
     ///     job.quiet();
@@ -471,6 +471,6 @@ impl Job {
     #[cold]
     #[track_caller]
     fn not_registered(&self, call: &str, handler: &dyn fmt::Debug) -> ! {
-        panic!("{}: {call}: {handler:?} is not registered; pass it to `register` on every rank", self.rank())
+        panic!("{}: {call}: {handler:?} is not registered; pass it to `register_handlers` on every rank", self.rank())
     }
 }

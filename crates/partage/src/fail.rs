@@ -19,10 +19,15 @@ thread_local! {
     static RANK: Cell<Option<u32>> = const { Cell::new(None) };
     /// Does a failure of this rank end the process? Then the panic hook keeps its line instead of printing it.
     static QUIET: Cell<bool> = const { Cell::new(false) };
+    /// What ends the job of this rank, if not the end of the process.
+    static END: RefCell<Option<End>> = const { RefCell::new(None) };
     static LINE: RefCell<Option<String>> = const { RefCell::new(None) };
     /// The panic before that one, which it may have interrupted.
     static BEFORE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
+
+/// Ends a job that is not all of its process, with a line.
+type End = Box<dyn Fn(&str)>;
 
 /// This process's connection to the others, kept from the first job to the end of the process.
 static BOOT: Mutex<Option<Boot>> = Mutex::new(None);
@@ -49,30 +54,29 @@ pub(crate) fn job_is_over() -> ! {
     resume_unwind(Box::new(JobIsOver))
 }
 
-/// Unwinds this rank with a message that is the whole line; where all ranks have the same, one of them will say it.
+/// Ends the job with this line: where a failure ends the process, at once; else all waits end, and this rank unwinds. That
+/// it may be caught on its way changes nothing any more.
 pub(crate) fn end_with(line: String) -> ! {
+    if QUIET.get() {
+        die(PANICKED, Some(&line));
+    }
+    END.with_borrow(|end| end.iter().for_each(|end| end(&line)));
     resume_unwind(Box::new(Line(line)))
 }
 
 /// A handler of an active message panicked; that ends the job, on whichever rank's thread it ran.
 #[cold]
 pub(crate) fn handler_panicked(target: usize, source: usize, at: &Location<'_>, payload: Box<dyn Any + Send>) -> ! {
-    match unwound(payload) {
-        Unwound::Panicked(why) => {
-            end_with(format!("rank {target}: the handler at {at}, for a message from rank {source}, {why}"))
-        }
-        // A reply's, which ran inside.
-        Unwound::Ended(line) => end_with(line),
-        Unwound::JobIsOver => job_is_over(),
-    }
+    let why = caught(payload);
+    end_with(format!("rank {target}: the handler at {at}, for a message from rank {source}, {why}"))
 }
 
-/// What a panic said that was caught: `panicked at …: …`; none if it was the end of the job, which has to go on.
-pub(crate) fn caught(payload: Box<dyn Any + Send>) -> Option<String> {
+/// What a panic said that was caught: `panicked at …: …`. The end of the job goes on.
+pub(crate) fn caught(payload: Box<dyn Any + Send>) -> String {
     match unwound(payload) {
-        Unwound::JobIsOver => None,
-        Unwound::Ended(line) => Some(line),
-        Unwound::Panicked(text) => Some(text),
+        Unwound::JobIsOver => job_is_over(),
+        Unwound::Ended(line) => end_with(line),
+        Unwound::Panicked(text) => text,
     }
 }
 
@@ -105,7 +109,7 @@ pub(crate) fn unwound(payload: Box<dyn Any + Send>) -> Unwound {
 }
 
 /// Marks this thread as a rank's until the guard is dropped.
-pub(crate) fn enter_rank(rank: u32, quiet: bool) -> impl Drop {
+pub(crate) fn enter_rank(rank: u32, quiet: bool, end: impl Fn(&str) + 'static) -> impl Drop {
     static HOOK: Once = Once::new();
     if quiet {
         HOOK.call_once(|| {
@@ -115,12 +119,14 @@ pub(crate) fn enter_rank(rank: u32, quiet: bool) -> impl Drop {
     }
     RANK.set(Some(rank));
     QUIET.set(quiet);
+    END.set(Some(Box::new(end)));
     LINE.set(None);
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
             RANK.set(None);
             QUIET.set(false);
+            END.set(None);
         }
     }
     Leave

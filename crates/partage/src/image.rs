@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt;
 #[derive(Debug, Clone)]
 pub(crate) struct Image {
     base: usize,
-    /// Its executable part.
-    text: Range<usize>,
+    /// Its executable parts.
+    text: Vec<Range<usize>>,
 }
 
 impl Image {
@@ -26,14 +26,14 @@ impl Image {
                 (info, &mut *image.cast::<Image>(), headers)
             };
             image.base = info.dlpi_addr as usize;
-            if let Some(h) = headers.iter().find(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_X != 0) {
+            for h in headers.iter().filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_X != 0) {
                 let start = image.base + h.p_vaddr as usize;
-                image.text = start..start + h.p_memsz as usize;
+                image.text.push(start..start + h.p_memsz as usize);
             }
             // The program itself comes first.
             1
         }
-        let mut image = Image { base: 0, text: 0..0 };
+        let mut image = Image { base: 0, text: vec![] };
         // SAFETY: `first` does not keep what it is given, and `image` lives until the call returns.
         unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut image).cast()) };
         image
@@ -42,13 +42,18 @@ impl Image {
     /// The place of a function, if it is one of the program's own.
     #[inline(always)]
     pub fn place(&self, address: usize) -> Option<u32> {
-        if self.text.contains(&address) { u32::try_from(address - self.base).ok() } else { None }
+        if self.is_text(address) { u32::try_from(address - self.base).ok() } else { None }
     }
 
     /// The address of a function by its place, if there can be one.
     #[inline(always)]
     pub fn address(&self, place: u32) -> Option<usize> {
-        Some(self.base + place as usize).filter(|a| self.text.contains(a))
+        Some(self.base + place as usize).filter(|&a| self.is_text(a))
+    }
+
+    #[inline(always)]
+    fn is_text(&self, address: usize) -> bool {
+        self.text.iter().any(|part| part.contains(&address))
     }
 
     /// Where anything lies relative to the image.

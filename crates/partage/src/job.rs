@@ -93,7 +93,7 @@ impl Inner {
         self.unless_over(self.seat.waiter().until(|| site, look));
     }
 
-    /// Sends a request. In a called function it serves handlers' messages only while it waits for room.
+    /// Sends a request, when there is room. (In a called function, progress runs no others meanwhile.)
     #[inline(always)]
     pub fn request<A: Pod>(self: &Rc<Self>, site: Site, to: Rank, handler: u16, args: &A, payload: &[u8]) {
         if !self.seat.try_request(to.index(), handler, args, payload) {
@@ -104,11 +104,7 @@ impl Inner {
     #[cold]
     #[inline(never)]
     fn request_slowly<A: Pod>(self: &Rc<Self>, site: Site, to: Rank, handler: u16, args: &A, payload: &[u8]) {
-        let sent = || self.seat.try_request(to.index(), handler, args, payload);
-        match self.calls.is_running() {
-            false => self.wait(site, sent),
-            true => self.unless_over(self.seat.wait(site, sent)),
-        }
+        self.wait(site, || self.seat.try_request(to.index(), handler, args, payload));
     }
 
     fn unless_over<T: Default>(&self, waited: std::result::Result<T, Aborted>) -> T {
@@ -181,18 +177,16 @@ impl Inner {
         }
     }
 
-    /// Frees a block of my own, for `who`.
-    #[track_caller]
-    pub fn free_here(&self, offset: u64, who: Rank) {
-        let (me, p) = (self.rank, GlobalPtr::<u8>::new(self.rank, offset));
+    /// Frees a block of my own.
+    pub fn free_here(&self, offset: u64) -> std::result::Result<(), String> {
         if self.seat.give(Side::Local, offset) {
-            return;
+            return Ok(());
         }
-        let by = if who == me { String::new() } else { format!(" by {who}") };
-        match self.seat.side_of(offset) {
-            Some(_) => panic!("{me}: free{by}: {p:?} was allocated by alloc_all; free it by free_all, on all ranks"),
-            None => panic!("{me}: free{by}: no allocation starts at {p:?} (freed twice, or not what alloc returned)"),
-        }
+        let p = GlobalPtr::<u8>::new(self.rank, offset);
+        Err(match self.seat.side_of(offset) {
+            Some(_) => format!("{p:?} was allocated by alloc_all; free it by free_all, on all ranks"),
+            None => format!("no allocation starts at {p:?} (freed twice, or not what alloc returned)"),
+        })
     }
 }
 
@@ -257,15 +251,16 @@ impl Job {
     /// called function may send more while its rank is here; so it takes a round in which nobody has sent
     /// anything since its last one. A job without messages has one.
     pub(crate) fn end(&self, site: Site) {
+        let sent = || self.all.inner.seat.sent().queued;
         let mut before = 0;
         loop {
+            // Counted first: what is sent while this waits for others may not have been waited for.
+            let begun = sent();
             self.quiet_at(site);
-            let sent = self.all.inner.seat.sent().queued;
-            let nothing_new = u64::from(sent == before);
-            if self.all.meet(Tag::Exit, nothing_new, move || site) != 0 {
+            if self.all.meet(Tag::Exit, u64::from(sent() == before), move || site) != 0 {
                 return;
             }
-            before = sent;
+            before = begun;
         }
     }
 
@@ -361,7 +356,10 @@ impl Job {
         }
         let (inner, owner, offset) = (&self.all.inner, p.rank(), p.place().offset);
         if owner == inner.rank {
-            return inner.free_here(offset, owner);
+            if let Err(why) = inner.free_here(offset) {
+                panic!("{owner}: free: {why}");
+            }
+            return;
         }
         inner.check_rank("free", owner);
         inner.free_there(owner, offset);
@@ -409,6 +407,29 @@ impl Job {
     /// Bytes of my segment that are allocated.
     pub fn allocated(&self) -> u64 {
         self.all.inner.seat.in_use()
+    }
+
+    /// Waits until `done` says so, and serves others meanwhile: for what handlers and called functions do. It is asked again
+    /// whenever something was served here; what other ranks put into memory does not wake anybody, and is seen within a
+    /// tenth of a second.
+    ///
+    /// ```
+    /// use partage::am::Request;
+    /// use partage::prelude::*;
+    /// static COME: Request<GlobalPtr<u64>> = Request::new(|_, target, count, _| _ = target.at(count).fetch_add(1));
+    /// partage::test(3, |job| {
+    ///     job.register_handlers(&[&COME]);
+    ///     let count = job.alloc_all::<u64>(1).unwrap();
+    ///     job.ranks().for_each(|r| job.am(r, &COME, count.on(r), &[]));
+    ///     job.wait_until(|| count.get(job) == 3);
+    ///     # job.barrier();
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn wait_until(&self, done: impl Fn() -> bool) {
+        let site = Site::here("wait_until");
+        self.all.inner.may_wait(|| site);
+        self.all.inner.wait(site, &done);
     }
 
     /// Ends every rank of the job with this exit code, at once. Zero is a clean end too.

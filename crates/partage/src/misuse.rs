@@ -101,7 +101,7 @@
 //! use partage::am::Request;
 //! partage::test(2, |job| {
 //!     let local = Request::<u64>::new(|_, _, _, _| ());
-//!     job.register(&[&local]);
+//!     job.register_handlers(&[&local]);
 //! });
 //! ```
 //! A handler sees no job, and captures nothing:

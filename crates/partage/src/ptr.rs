@@ -202,8 +202,8 @@ impl<T: Pod> GlobalPtr<T> {
     #[inline(never)]
     #[track_caller]
     fn get_slice_far(self, job: &Job, call: &'static str, dst: &mut [T]) {
-        let n = dst.len();
-        let mut far = || job.all().inner.get_far(Site::here(call), self.place(), bytemuck::cast_slice_mut(dst));
+        let (n, site) = (dst.len(), Site::here(call));
+        let mut far = || job.all().inner.get_far(site, self.place(), bytemuck::cast_slice_mut(dst));
         if !self.is_aligned() || far().is_none() {
             self.refuse(job, call, n)
         }
@@ -213,7 +213,8 @@ impl<T: Pod> GlobalPtr<T> {
     #[inline(never)]
     #[track_caller]
     fn put_slice_far(self, job: &Job, call: &'static str, src: &[T]) {
-        let far = || job.all().inner.put_far(Site::here(call), self.place(), bytemuck::cast_slice(src));
+        let site = Site::here(call);
+        let far = || job.all().inner.put_far(site, self.place(), bytemuck::cast_slice(src));
         if !self.is_aligned() || far().is_none() {
             self.refuse(job, call, src.len())
         }

@@ -7,13 +7,14 @@
 //!   the image, which is the same in all processes because they were compared at the start.
 //! * **When**: when the target waits in any call, or [polls](Job::poll). Calls from one rank to another run in the order
 //!   in which they were made; those into a [`Dist`] that is in use wait until it is free.
-//! * **What a function may do**: compute, put, get, allocate, send, call and tell. It may not wait: barriers,
-//!   collectives, `quiet` and [`Event::wait`] panic in it. What it sends beyond what the targets have room for
-//!   is kept on its rank and sent later.
-//! * **Failure**: a panic in a called function comes back, as a panic of whoever waits for the result. A panic in a told
-//!   one, or in one whose event was dropped, ends the job.
-//! * **Size**: any. What does not fit into a message (64 KiB) travels in pieces; whoever returns more than a few of them
-//!   waits until the caller takes them.
+//! * **What a function may do**: with its `&Job` it may put, get, allocate, send, call and tell. It may not wait: barriers,
+//!   collectives, `quiet` and [`Event::wait`] panic in it. What it calls and tells beyond what the targets have room for is
+//!   kept on its rank and sent later; active messages wait for room. A function of a [`Dist`] has the object only.
+//! * **Failure**: a panic in a called function comes back, as a panic of whoever waits for the result; an object that it
+//!   was changing stays as it left it. A panic in a told function, or in one whose event was dropped, ends the job.
+//! * **Size**: any. What does not fit into a message (64 KiB) travels in pieces.
+//! * **Types**: what serde serializes without asking the format for names: structs, enums, collections, strings. Not
+//!   those that decide by what they find (`#[serde(untagged)]`, `flatten`, `skip_serializing_if`): the format is postcard.
 //!
 //! ```
 //! use partage::prelude::*;
@@ -104,11 +105,14 @@ pub(crate) struct Calls {
     free: RefCell<Vec<u32>>,
     /// Numbers for what no result comes back of.
     numbers: Cell<u32>,
-    /// What could not be sent yet, in order.
+    /// Calls that could not be sent yet, in order.
     outbox: RefCell<VecDeque<Parcel>>,
+    /// Results in pieces that have not all gone, in order, and how many bytes they are.
+    results: RefCell<VecDeque<LongResult>>,
+    results_bytes: Cell<usize>,
     /// Calls whose objects were in use, in order.
     waiting: RefCell<VecDeque<Waiting>>,
-    /// Does one of the two hold anything?
+    /// Does one of those hold anything?
     more: Cell<bool>,
     /// The next call, or the next result, whose pieces have not all come; nothing overtakes them.
     call_in_pieces: Cell<Option<(usize, u16, Head)>>,
@@ -116,6 +120,8 @@ pub(crate) struct Calls {
     objects: RefCell<Vec<Option<Rc<dyn Any>>>>,
     /// Is a called function running?
     running: Cell<bool>,
+    /// How many objects this rank itself has in use.
+    in_use: Cell<u32>,
     over: Cell<bool>,
     served: Cell<u64>,
     /// Used again and again, so that small calls allocate nothing.
@@ -176,9 +182,23 @@ struct Parcel {
     kind: u16,
     head: Head,
     bytes: Vec<u8>,
+    /// How much of it has gone, in pieces.
+    gone: usize,
 }
 
-/// A call that waits for its object.
+/// A result on its way, in pieces.
+#[derive(Debug)]
+struct LongResult {
+    to: Rank,
+    id: u32,
+    bytes: Vec<u8>,
+    gone: usize,
+}
+
+/// A rank that has more bytes of results to send runs no more calls until some have gone.
+const MOST_RESULTS: usize = 1 << 20;
+
+/// A call that waits for its object, or for results to go.
 #[derive(Debug)]
 struct Waiting {
     source: usize,
@@ -199,9 +219,21 @@ impl Calls {
         self.running.get()
     }
 
-    /// Is nothing kept back?
-    pub fn is_flushed(&self) -> bool {
+    /// Is no call kept back?
+    fn is_flushed(&self) -> bool {
         self.outbox.borrow().is_empty()
+    }
+
+    /// Is no call to this rank kept back?
+    #[inline(always)]
+    fn is_flushed_to(&self, to: Rank) -> bool {
+        let outbox = self.outbox.borrow();
+        outbox.is_empty() || !outbox.iter().any(|p| p.to == to)
+    }
+
+    /// Are there so many results to send that no more calls are run?
+    fn is_choked(&self) -> bool {
+        self.results_bytes.get() > MOST_RESULTS
     }
 
     /// The job is over: objects go, handles that somebody kept are refused.
@@ -291,9 +323,11 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
 fn run<A: Travels, R: Travels>(inner: &Rc<Inner>, f: usize, _: u32, args: &[u8], out: &mut Vec<u8>) -> Ran {
     // SAFETY: a pointer of this type was turned into its offset by `rpc`, which sent it together with the offset of this
     // instance of this function; see the module's docs.
-    let f: fn(&Job, A) -> R = unsafe { std::mem::transmute::<usize, fn(&Job, A) -> R>(f) };
-    let job = Job::of(inner.clone());
-    attempt(args, out, |args| f(&job, args))
+    let f = unsafe { std::mem::transmute::<*const (), fn(&Job, A) -> R>(std::ptr::with_exposed_provenance(f)) };
+    attempt(|| {
+        let job = Job::of(inner.clone());
+        encode(&f(&job, arguments(args)?), out)
+    })
 }
 
 /// Runs a function of an object.
@@ -305,34 +339,45 @@ fn run_into<T: 'static, A: Travels, R: Travels>(
     out: &mut Vec<u8>,
 ) -> Ran {
     // SAFETY: as for `run`.
-    let f: fn(&mut T, A) -> R = unsafe { std::mem::transmute::<usize, fn(&mut T, A) -> R>(f) };
-    let object = inner.calls.objects.borrow().get(dist as usize).cloned().flatten();
-    let Some(object) = object.and_then(|o| o.downcast::<RefCell<T>>().ok()) else {
-        let (me, name) = (inner.rank, type_name::<T>());
-        return Ran::Failed(format!("{me} has dropped its Dist<{name}>; a barrier before its end keeps it"));
-    };
-    let Ok(mut object) = object.try_borrow_mut() else { return Ran::Busy };
-    attempt(args, out, |args| f(&mut object, args))
+    let f = unsafe { std::mem::transmute::<*const (), fn(&mut T, A) -> R>(std::ptr::with_exposed_provenance(f)) };
+    let mut busy = false;
+    let ran = attempt(|| {
+        let object = inner.calls.objects.borrow().get(dist as usize).cloned().flatten();
+        let Some(object) = object.and_then(|o| o.downcast::<RefCell<T>>().ok()) else {
+            let (me, name) = (inner.rank, type_name::<T>());
+            return Err(format!(
+                "{me} has dropped its Dist<{name}> (or has another type there); `quiet` and a barrier before its end keep it"
+            ));
+        };
+        let Ok(mut object) = object.try_borrow_mut() else {
+            busy = true;
+            return Ok(());
+        };
+        encode(&f(&mut object, arguments(args)?), out)
+    });
+    if busy { Ran::Busy } else { ran }
 }
 
+fn arguments<A: Travels>(bytes: &[u8]) -> Result<A, String> {
+    decode(bytes).map_err(|why| format!("the arguments cannot be decoded: {why}"))
+}
+
+/// Runs all that is the user's: decoding, the function, encoding, and dropping what they leave.
 #[inline(always)]
-fn attempt<A: Travels, R: Travels>(args: &[u8], out: &mut Vec<u8>, f: impl FnOnce(A) -> R) -> Ran {
-    let args = match decode(args) {
-        Ok(args) => args,
-        Err(why) => return Ran::Failed(format!("the arguments cannot be decoded: {why}")),
-    };
-    match catch_unwind(AssertUnwindSafe(|| f(args))) {
-        Ok(result) => encode(&result, out).map_or_else(Ran::Failed, |()| Ran::Done),
-        Err(payload) => fail::caught(payload).map_or_else(|| fail::job_is_over(), Ran::Failed),
+fn attempt(run: impl FnOnce() -> Result<(), String>) -> Ran {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(ran) => ran.map_or_else(Ran::Failed, |()| Ran::Done),
+        Err(payload) => Ran::Failed(fail::caught(payload)),
     }
 }
 
 impl Inner {
-    /// Sends a call, now or, from inside a called function, when there is room.
+    /// Sends a call. Ordinary code waits until there is room; where nothing may wait, inside a called function, or would
+    /// wait for itself, with an object in use, it is kept and sent later.
     #[inline(always)]
     #[track_caller]
     fn send_call(self: &Rc<Self>, call: &'static str, to: Rank, kind: u16, head: Head, bytes: &[u8]) {
-        let direct = bytes.len() <= LARGE && self.calls.is_flushed();
+        let direct = bytes.len() <= LARGE && self.calls.is_flushed_to(to);
         if !(direct && self.seat.try_call(to.index(), kind, &head, bytes)) {
             self.send_call_slowly(Site::here(call), to, kind, head, bytes);
         }
@@ -340,56 +385,81 @@ impl Inner {
 
     #[cold]
     fn send_call_slowly(self: &Rc<Self>, site: Site, to: Rank, kind: u16, head: Head, bytes: &[u8]) {
-        let (mut kind, mut bytes) = (kind, bytes);
-        if bytes.len() > LARGE {
-            self.send_pieces(site, to, OF_ARGS | u64::from(head.id), bytes);
-            kind = if kind == CALL { CALL_IN_PIECES } else { TELL_IN_PIECES };
-            bytes = &[];
-        }
-        self.calls.outbox.borrow_mut().push_back(Parcel { to, kind, head, bytes: bytes.to_vec() });
+        self.calls.outbox.borrow_mut().push_back(Parcel { to, kind, head, bytes: bytes.to_vec(), gone: 0 });
         self.calls.more.set(true);
-        // In a called function nothing may wait; elsewhere nobody goes on before there was room.
-        if !self.calls.running.get() {
-            self.flush(site);
+        if !self.calls.running.get() && self.calls.in_use.get() == 0 {
+            self.wait(site, || self.calls.is_flushed_to(to));
         }
     }
 
-    /// Sends something in pieces, by active messages, which are always served: so this may wait for room anywhere.
-    fn send_pieces(self: &Rc<Self>, site: Site, to: Rank, key: u64, bytes: &[u8]) {
-        for (i, piece) in bytes.chunks(LARGE).enumerate() {
-            let head = Piece { key, offset: (i * LARGE) as u64, total: bytes.len() as u64 };
-            self.request(site, to, PIECE, &head, piece);
-        }
-    }
-
-    /// Waits until nothing is kept back.
+    /// Waits until no call is kept back.
     pub(crate) fn flush(self: &Rc<Self>, site: Site) {
         if !self.calls.is_flushed() {
             self.wait(site, || self.calls.is_flushed());
         }
     }
 
-    /// Sends of the outbox what there is room for; what goes to one rank stays in order.
+    /// Sends pieces while there is room; true when all have gone. They go by active messages, which are always served.
+    fn send_pieces(&self, to: Rank, key: u64, bytes: &[u8], gone: &mut usize) -> bool {
+        while *gone < bytes.len() {
+            let piece = &bytes[*gone..bytes.len().min(*gone + LARGE)];
+            let head = Piece { key, offset: *gone as u64, total: bytes.len() as u64 };
+            if !self.seat.try_request(to.index(), PIECE, &head, piece) {
+                return false;
+            }
+            *gone += piece.len();
+        }
+        true
+    }
+
+    /// Sends of what was kept back all that there is room for; what goes to one rank stays in order.
     #[cold]
     fn send_kept(self: &Rc<Self>) -> bool {
-        let mut outbox = self.calls.outbox.borrow_mut();
-        let (before, mut full) = (outbox.len(), vec![]);
-        outbox.retain(|p| {
-            let sent = !full.contains(&p.to) && self.seat.try_call(p.to.index(), p.kind, &p.head, &p.bytes);
+        let calls = &self.calls;
+        let (mut moved, mut full) = (false, vec![]);
+        calls.outbox.borrow_mut().retain_mut(|p| {
+            if full.contains(&p.to) {
+                return true;
+            }
+            let before = p.gone;
+            let sent = match p.bytes.len() <= LARGE {
+                true => self.seat.try_call(p.to.index(), p.kind, &p.head, &p.bytes),
+                false => {
+                    let kind = if p.kind == CALL { CALL_IN_PIECES } else { TELL_IN_PIECES };
+                    self.send_pieces(p.to, OF_ARGS | u64::from(p.head.id), &p.bytes, &mut p.gone)
+                        && self.seat.try_call(p.to.index(), kind, &p.head, &[])
+                }
+            };
+            moved |= sent || p.gone > before;
             if !sent {
                 full.push(p.to);
             }
             !sent
         });
-        outbox.len() < before
+        full.clear();
+        calls.results.borrow_mut().retain_mut(|r| {
+            let before = r.gone;
+            let sent =
+                !full.contains(&r.to) && self.send_pieces(r.to, OF_RESULT | u64::from(r.id), &r.bytes, &mut r.gone);
+            moved |= r.gone > before;
+            match sent {
+                true => {
+                    self.seat.send_result(r.to.index(), VALUE_IN_PIECES, &u64::from(r.id), &[]);
+                    calls.results_bytes.set(calls.results_bytes.get() - r.bytes.len());
+                }
+                false => full.push(r.to),
+            }
+            !sent
+        });
+        moved
     }
 
-    /// Runs calls whose objects have become free.
+    /// Runs calls whose objects have become free, in order.
     #[cold]
     fn run_waiting(self: &Rc<Self>) -> bool {
         let mut ran = false;
         for w in self.calls.waiting.take() {
-            match self.run_call(w.source, w.kind, w.head, &w.args) {
+            match !self.calls.is_choked() && self.run_call(w.source, w.kind, w.head, &w.args) {
                 true => ran = true,
                 false => self.calls.waiting.borrow_mut().push_back(w),
             }
@@ -412,7 +482,8 @@ impl Inner {
         }
         if calls.more.get() {
             served |= self.send_kept() | self.run_waiting();
-            calls.more.set(!calls.is_flushed() || !calls.waiting.borrow().is_empty());
+            let empty = calls.is_flushed() && calls.results.borrow().is_empty() && calls.waiting.borrow().is_empty();
+            calls.more.set(!empty);
         }
         if calls.call_in_pieces.get().is_some() {
             // Its pieces are on their way to here: not idle.
@@ -480,7 +551,7 @@ impl Inner {
         let Some((source, kind, head)) = self.calls.call_in_pieces.get() else { return };
         let Some(args) = self.seat.landing().take_whole(source, OF_ARGS | u64::from(head.id)) else { return };
         self.calls.call_in_pieces.set(None);
-        if !self.run_call(source, kind, head, &args) {
+        if self.calls.is_choked() || !self.run_call(source, kind, head, &args) {
             self.keep_waiting(source, kind, head, args);
         }
     }
@@ -491,7 +562,7 @@ impl Inner {
         match kind {
             CALL | TELL => {
                 let (head, args) = letter.open::<Head>();
-                if !self.run_call(source, kind, head, args) {
+                if self.calls.is_choked() || !self.run_call(source, kind, head, args) {
                     self.keep_waiting(source, kind, head, args.to_vec());
                 }
             }
@@ -506,7 +577,10 @@ impl Inner {
                 let (Head { run, function, .. }, _) = letter.open::<Head>();
                 drop(letter);
                 self.seat.call_ended(source);
-                self.free_here(u64::from(function) << 32 | u64::from(run), Rank(source as u32));
+                let offset = u64::from(function) << 32 | u64::from(run);
+                if let Err(why) = self.free_here(offset) {
+                    fail::end_with(format!("rank {source}: free: {why}, says {}", self.rank));
+                }
             }
             _ => fail::end_with(format!("{}: a call of kind {kind} from rank {source}, which there is not", self.rank)),
         }
@@ -525,8 +599,10 @@ impl Inner {
         let ran = match run {
             Some((run, f)) => {
                 // SAFETY: the offset of an instance of `run` or `run_into` in the same image; see the module's docs.
-                let run: Run = unsafe { std::mem::transmute::<usize, Run>(run) };
+                let run = unsafe { std::mem::transmute::<*const (), Run>(std::ptr::with_exposed_provenance(run)) };
                 let _running = Running::begin(&self.calls.running);
+                // It may have been asleep in a call of its own; now it works.
+                self.seat.node().record(self.rank.index()).awake();
                 run(self, f, head.dist, args, &mut out)
             }
             None => Ran::Failed("the function is not in the program's image".into()),
@@ -560,10 +636,10 @@ impl Inner {
             }
             _ if out.len() <= LARGE => self.seat.send_result(source, VALUE, &call, out),
             _ => {
-                // Calls do not nest, also not while this waits for room.
-                let _running = Running::begin(&self.calls.running);
-                self.send_pieces(Site::here("the result of a call"), Rank(source as u32), OF_RESULT | call, out);
-                self.seat.send_result(source, VALUE_IN_PIECES, &call, &[]);
+                let result = LongResult { to: Rank(source as u32), id, bytes: out.to_vec(), gone: 0 };
+                self.calls.results_bytes.set(self.calls.results_bytes.get() + out.len());
+                self.calls.results.borrow_mut().push_back(result);
+                self.calls.more.set(true);
             }
         }
     }
@@ -661,6 +737,22 @@ impl Drop for Running<'_> {
     }
 }
 
+/// While this rank itself has an object in use.
+struct InUse<'c>(&'c Cell<u32>);
+
+impl<'c> InUse<'c> {
+    fn begin(in_use: &'c Cell<u32>) -> Self {
+        in_use.set(in_use.get() + 1);
+        InUse(in_use)
+    }
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 /// A call under way, as its event holds it.
 pub(crate) struct Pend<R> {
     held: Held,
@@ -692,8 +784,10 @@ impl Drop for Held {
 
 impl<R> Pend<R> {
     /// Has the result come? Makes progress.
+    #[track_caller]
     pub fn test(&self) -> bool {
         let Held { inner, id } = &self.held;
+        self.check_over();
         inner.calls.is_done(*id) || {
             inner.progress();
             inner.calls.is_done(*id)
@@ -704,12 +798,24 @@ impl<R> Pend<R> {
     #[track_caller]
     pub fn wait(self) -> R {
         let Held { inner, id } = &self.held;
-        if inner.calls.over.get() {
-            panic!("{}: {}: the job is over", inner.rank, self.site);
-        }
+        self.check_over();
         inner.may_wait(|| Site { call: "wait for a remote call", ..self.site });
         inner.wait(self.site, || inner.calls.is_done(*id));
+        if !inner.calls.is_done(*id) {
+            // There is no result to return, and no second panic to unwind with.
+            fail::die(
+                fail::PANICKED,
+                Some(&format!("{}: {}: in a destructor, while the job ends", inner.rank, self.site)),
+            );
+        }
         self.take()
+    }
+
+    #[track_caller]
+    fn check_over(&self) {
+        if self.held.inner.calls.over.get() {
+            panic!("{}: {}: the job is over", self.held.inner.rank, self.site);
+        }
     }
 
     /// The result, which has come.
@@ -772,7 +878,7 @@ impl Job {
 ///     let key = format!("from {}", job.rank());
 ///     table.rpc(home(&key), |mine, (key, value)| mine.insert(key, value), (key.clone(), 7)).wait();
 ///     assert_eq!(table.rpc(home(&key), |mine, key: String| mine.get(&key).copied(), key).wait(), Some(7));
-///     job.barrier();                             // nobody ends while others still call
+///     job.barrier();                             // nobody ends while others still call (after tells: quiet first)
 /// });
 /// ```
 pub struct Dist<T: 'static> {
@@ -812,7 +918,10 @@ impl<T: 'static> Dist<T> {
     #[track_caller]
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         match self.mine.try_borrow_mut() {
-            Ok(mut mine) => f(&mut mine),
+            Ok(mut mine) => {
+                let _in_use = InUse::begin(&self.inner.calls.in_use);
+                f(&mut mine)
+            }
             Err(_) => {
                 panic!("{}: with: this {self:?} is in use already, by a `with` around it or a call", self.inner.rank)
             }
@@ -836,7 +945,7 @@ impl<T: 'static> Dist<T> {
         self.inner.tell("tell", to, (run_into::<T, A, ()>, f as usize), self.id, &args);
     }
 
-    /// My own `T` back; calls that still come for it fail, so a barrier goes before.
+    /// My own `T` back; calls that still come for it fail, so [`quiet`](Job::quiet) and a barrier go before.
     #[track_caller]
     pub fn into_inner(self) -> T {
         let (me, mine) = (self.inner.rank, self.mine.clone());
@@ -882,3 +991,66 @@ macro_rules! travels {
     )*};
 }
 travels!(Rank, TeamRank);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Args = (String, Vec<u64>, Option<(bool, i32)>, Result<char, Vec<u8>>);
+
+    /// Arguments that come out of any bytes are values of their type, or refused with words.
+    #[test]
+    fn arguments_of_any_bytes_are_decoded_or_refused() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
+        };
+        let good: Args = ("partage".into(), vec![1, 300, u64::MAX], Some((true, -5)), Ok('é'));
+        let mut bytes = vec![];
+        encode(&good, &mut bytes).unwrap();
+        assert_eq!(decode::<Args>(&bytes).unwrap(), good);
+        let (mut out, mut done, mut failed) = (vec![], 0, 0);
+        for _ in 0..20_000 {
+            let mut bytes = bytes.clone();
+            match random() % 4 {
+                0 => bytes.truncate(random() as usize % (bytes.len() + 1)),
+                1 => bytes.push(random() as u8),
+                2 => bytes = (0..random() % 40).map(|_| random() as u8).collect(),
+                _ => {
+                    let i = random() as usize % bytes.len();
+                    bytes[i] = random() as u8;
+                }
+            }
+            let ran = attempt(|| {
+                let args: Args = arguments(&bytes)?;
+                encode(&(args.0.len() + args.1.len()), &mut out)
+            });
+            match ran {
+                Ran::Done => done += 1,
+                Ran::Failed(why) => {
+                    assert!(why.starts_with("the arguments cannot be decoded: "), "{why}");
+                    failed += 1;
+                }
+                Ran::Busy => panic!("nothing is busy"),
+            }
+        }
+        assert!(done > 100 && failed > 5_000, "{done} {failed}");
+    }
+
+    #[test]
+    fn a_call_outside_the_image_is_refused() {
+        crate::test(1, |job| {
+            let inner = &job.all().inner;
+            let head = Head { run: u32::MAX, function: 1, id: inner.calls.begin(), dist: 0 };
+            assert!(inner.run_call(0, CALL, head, &[]));
+            let letter = inner.seat.next_letter(true).unwrap();
+            assert_eq!(
+                (letter.kind(), letter.open::<u64>().1),
+                (FAILED, &b"the function is not in the program's image"[..])
+            );
+        });
+    }
+}

@@ -78,7 +78,8 @@ impl<'s, 'env> Scope<'s, 'env> {
 
     /// Completes everything started so far in this scope.
     pub fn wait_all(&'s self) {
-        self.job.quiet();
+        // Transfers of a scope are complete when they have been started.
+        self.job.fence();
     }
 }
 
@@ -103,6 +104,7 @@ impl<R> Event<'_, R> {
     }
 
     /// Is it complete? Makes progress if it is not.
+    #[track_caller]
     pub fn test(&mut self) -> bool {
         match &self.state {
             State::Call(pend) => pend.test(),

@@ -177,10 +177,10 @@ impl Launch {
         let watching = watching.start(node.clone());
         let fate = if processes > 1 { Fate::Exit } else { fate };
         let reference = settings.reference;
-        let crew = Crew { node, site, fate, reference, body, first_failure: Mutex::new(None) };
+        let crew = Crew { node, site, fate, reference, body, first_failure: Arc::default() };
         let results = crew.work();
         drop(watching);
-        if let Some(why) = crew.first_failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(why) = crew.first_failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             panic!("{why}");
         }
         if call.re_executed {
@@ -254,7 +254,7 @@ struct Crew<'f, F> {
     fate: Fate,
     reference: bool,
     body: &'f F,
-    first_failure: Mutex<Option<String>>,
+    first_failure: Arc<Mutex<Option<String>>>,
 }
 
 impl<F> Crew<'_, F> {
@@ -286,7 +286,11 @@ impl<F> Crew<'_, F> {
     where
         F: Fn(&Job) -> std::result::Result<R, String>,
     {
-        let _rank = fail::enter_rank(r as u32, self.fate == Fate::Exit);
+        let (node, first_failure) = (self.node.clone(), self.first_failure.clone());
+        let _rank = fail::enter_rank(r as u32, self.fate == Fate::Exit, move |line| {
+            first_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(line.into());
+            node.abort(fail::PANICKED as u32);
+        });
         let job = Job::new(self.node.seat(r), r, self.reference);
         // A rank that starts late, when the job has been aborted, finds out at its first wait.
         let result = catch_unwind(AssertUnwindSafe(|| {

@@ -122,7 +122,16 @@ struct Letterbox {
     /// Replies for which there was no buffer, and how many.
     kept: Mutex<VecDeque<Kept>>,
     kept_count: AtomicUsize,
+    /// How many of them are of handlers. (Results of calls are as many as there are calls, and wait for whoever called.)
+    kept_am: AtomicUsize,
     landing: Landing,
+}
+
+impl Letterbox {
+    fn count_kept(&self, kept: &VecDeque<Kept>) {
+        self.kept_am.store(kept.iter().filter(|k| k.net == AM).count(), Relaxed);
+        self.kept_count.store(kept.len(), Relaxed);
+    }
 }
 
 /// A reply that waits for a buffer.
@@ -169,6 +178,7 @@ impl Mail {
             pool: unsafe { Pool::new(peer.pool(OF_REPLIES)) },
             kept: Mutex::default(),
             kept_count: AtomicUsize::new(0),
+            kept_am: AtomicUsize::new(0),
             landing: Landing::default(),
         };
         let boxes = peers.iter().filter(|p| p.here).map(letterbox).collect();
@@ -386,7 +396,7 @@ impl Node {
                 let (args, payload) = (args.to_vec(), payload.to_vec());
                 let mut kept = letterbox.kept.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.push_back(Kept { net, to, handler, args, payload });
-                letterbox.kept_count.store(kept.len(), Release);
+                letterbox.count_kept(&kept);
             }
         }
     }
@@ -410,7 +420,7 @@ impl Node {
             kept.pop_front();
             sent = true;
         }
-        letterbox.kept_count.store(kept.len(), Release);
+        letterbox.count_kept(&kept);
         sent
     }
 
@@ -422,18 +432,17 @@ impl Node {
         if !letterbox.replies[AM].is_empty() {
             served += self.serve_replies(r, owner);
         }
-        let kept = letterbox.kept_count.load(Relaxed);
-        if kept != 0 {
+        if letterbox.kept_count.load(Relaxed) != 0 {
             served += usize::from(self.send_kept(r));
         }
-        if kept < MOST_KEPT && !letterbox.requests[AM].is_empty() {
-            served += self.serve_requests(r);
+        if letterbox.kept_am.load(Relaxed) < MOST_KEPT && !letterbox.requests[AM].is_empty() {
+            served += self.serve_requests(r, owner);
         }
         served
     }
 
     #[inline]
-    fn serve_requests(&self, r: usize) -> usize {
+    fn serve_requests(&self, r: usize, owner: bool) -> usize {
         let mut batch: Batch = [MaybeUninit::uninit(); BATCH];
         let mut served = 0;
         while served < DRAIN {
@@ -452,6 +461,9 @@ impl Node {
             if caught_up {
                 break;
             }
+        }
+        if !owner && served > 0 {
+            self.ring(r);
         }
         served
     }
@@ -661,6 +673,10 @@ impl Seat {
             let o = &self.outlet;
             o.in_line.set(o.in_line.get() + 1);
             self.node.run_in_line(to, self.rank, handler, bytes_of(args), payload, Way::InLine);
+            // It may wait for what the handler did.
+            if to != self.rank {
+                self.node.ring(to);
+            }
             return true;
         }
         self.try_send(AM, to, handler, args, payload)
@@ -862,5 +878,187 @@ impl Conduit for Reference<'_> {
     }
     fn landing(&self) -> &Landing {
         self.0.landing()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::shm::tests::{Alone, config};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    /// Counts what it gets in the target's memory at 4096, and replies where it is asked to.
+    struct Count;
+    impl Handler for Count {
+        fn run(&self, arrival: &Arrival<'_>) {
+            let ([n, reply], payload) = arrival.open::<[u64; 2]>();
+            let at = At { rank: arrival.target() as u32, offset: 4096 };
+            let sum = n + payload.iter().map(|&b| u64::from(b)).sum::<u64>();
+            arrival.reach().atomic(at, Atomic::new(crate::contract::Op::Add, 8, sum, 0)).unwrap();
+            if reply != 0 {
+                arrival.reply(11, &[n, 0], payload);
+            }
+        }
+    }
+    static COUNT: Count = Count;
+    const SITE: fn() -> Site = || Site::here("test");
+
+    fn pair() -> (Arc<Node>, Seat, Seat) {
+        let node = Arc::new(Node::attach(&config(2), &mut Alone).unwrap());
+        assert!(node.set_handler(10, &COUNT) && node.set_handler(11, &COUNT) && node.set_handler(10, &COUNT));
+        let (a, b) = (node.seat(0), node.seat(1));
+        (node, a, b)
+    }
+
+    fn counted(node: &Node, rank: u32) -> u64 {
+        node.reach().get(At { rank, offset: 4096 }).unwrap()
+    }
+
+    /// Both ranks are of one process here, so that what goes through queues is sent by hand.
+    fn send(seat: &Seat, to: usize, n: u64, reply: bool, payload: &[u8]) -> bool {
+        seat.try_send(AM, to, 10, &[n, u64::from(reply)], payload)
+    }
+
+    #[test]
+    fn messages_go_through_queues_and_in_line() {
+        let (node, a, b) = pair();
+        let mut want = [0, 0];
+        for len in [0, 1, 8, 40, 41, 48, 56, 57, 4096, 4097, pool::LARGE] {
+            let payload = vec![1; len];
+            for reply in [false, true] {
+                assert!(a.try_request(1, 10, &[5, u64::from(reply)], &payload));
+                assert!(send(&a, 1, 7, reply, &payload) && node.serve(1, true) > 0);
+                assert_eq!(node.serve(0, true) > 0, reply);
+                want[1] += 12 + 2 * len as u64;
+                want[0] += if reply { 12 + 2 * len as u64 } else { 0 };
+                assert_eq!([counted(&node, 0), counted(&node, 1)], want, "{len} bytes");
+            }
+        }
+        assert!(a.quiet(SITE(), || false).is_ok() && b.quiet(SITE(), || false).is_ok());
+        assert_eq!(a.sent(), Sent { in_line: 22, queued: 22 });
+    }
+
+    #[test]
+    fn a_flood_stops_at_the_window_and_goes_on() {
+        let (node, a, _b) = pair();
+        let mut sent = 0;
+        while send(&a, 1, 1, false, &[]) {
+            sent += 1;
+        }
+        assert_eq!(sent, 512);
+        while node.serve(1, true) > 0 {}
+        assert!(send(&a, 1, 1, false, &[]));
+        // Payloads stop at the buffers, which come back.
+        let mut with = 0;
+        while send(&a, 1, 0, true, &[1; 1000]) {
+            with += 1;
+        }
+        assert_eq!(with, 40);
+        // As many replies as there are buffers for, and the rest kept; then all of them.
+        while node.serve(1, true) > 0 {}
+        for _ in 0..20 {
+            while send(&a, 1, 0, true, &[1; 1000]) {
+                with += 1;
+            }
+            while node.serve(1, true) > 0 {}
+        }
+        let kept = node.mail.letterbox(1).kept_count.load(Relaxed);
+        assert!((1..=MOST_KEPT + DRAIN).contains(&kept), "{kept} replies are kept");
+        while node.serve(0, true) + node.serve(1, true) > 0 {}
+        assert_eq!(node.mail.letterbox(1).kept_count.load(Relaxed), 0);
+        assert!(a.quiet(SITE(), || false).is_ok());
+        assert_eq!([counted(&node, 0), counted(&node, 1)], [1000 * with, 513 + 1000 * with]);
+    }
+
+    #[test]
+    fn letters_are_for_their_rank() {
+        let (node, a, b) = pair();
+        assert!(
+            a.try_call(1, 3, &[1u64, 2], b"hello") && a.try_call(1, 4, &(), &[7; 5000]) && a.try_call(0, 5, &(), &[])
+        );
+        assert!(a.next_letter(true).is_none() && b.next_letter(true).is_none());
+        let first = b.next_letter(false).unwrap();
+        assert_eq!((first.source(), first.kind(), first.open::<[u64; 2]>()), (0, 3, ([1, 2], &b"hello"[..])));
+        drop(first);
+        b.send_result(0, 9, &77u64, b"done");
+        let second = b.next_letter(false).unwrap();
+        assert_eq!((second.kind(), second.open::<()>().1), (4, &[7; 5000][..]));
+        drop(second);
+        b.call_ended(0);
+        let own = a.next_letter(false).unwrap();
+        assert_eq!((own.source(), own.kind()), (0, 5));
+        a.call_ended(0);
+        let result = a.next_letter(true).unwrap();
+        assert_eq!((result.source(), result.kind(), result.open::<u64>()), (1, 9, (77, &b"done"[..])));
+        drop(result);
+        assert!(
+            !a.outlet.credits[CALL][1]
+                .is_quiet(node.mail.peers[1].account(CALL, 0), &node.mail.letterbox(0).got[CALL][1])
+        );
+        a.result_ended(1);
+        assert!(a.quiet(SITE(), || false).is_ok() && b.next_letter(false).is_none());
+    }
+
+    #[test]
+    fn pieces_arrive_in_any_order_and_only_whole() {
+        let landing = Landing::default();
+        let piece = |offset, total| crate::am::Piece { key: 3, offset, total };
+        assert!(landing.add_piece(1, piece(4, 6), b"ef") && landing.take_whole(1, 3).is_none());
+        assert!(landing.add_piece(1, piece(0, 6), b"abcd") && landing.take_whole(2, 3).is_none());
+        assert!(!landing.add_piece(1, piece(5, 6), b"xy") && !landing.add_piece(1, piece(0, 7), b"x"));
+        assert_eq!(landing.take_whole(1, 3).as_deref(), Some(&b"abcdef"[..]));
+        assert!(
+            !landing.add_piece(1, piece(u64::MAX, u64::MAX), b"x")
+                && !landing.add_piece(1, piece(1 << 40, 1 << 41), b"x")
+        );
+    }
+
+    /// Whatever bits a slot has, serving it runs a handler or panics with words; nothing else breaks.
+    #[test]
+    fn slots_of_any_bits_are_understood_or_refused() {
+        static SEED: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
+        let random = || {
+            let mut x = SEED.load(Relaxed);
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            SEED.store(x, Relaxed);
+            x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 7
+        };
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let mut refused = 0;
+        for i in 0..if cfg!(debug_assertions) { 3_000 } else { 100_000 } {
+            // A new node now and then: a message with a forged source leaves counts behind.
+            static NODE: Mutex<Option<(Arc<Node>, u64)>> = Mutex::new(None);
+            let mut held = NODE.lock().unwrap_or_else(PoisonError::into_inner);
+            if held.as_ref().is_none_or(|h| h.1 + 500 < i) {
+                *held = Some((pair().0, i));
+            }
+            let node = held.as_ref().unwrap().0.clone();
+            drop(held);
+            let small = |n: u64| if random() % 4 == 0 { random() } else { random() % n };
+            let (source, handler) = (small(3) as usize & 0xffff, small(16) as u16 & 1023);
+            let length = (random() % 64) as usize;
+            let words = std::array::from_fn(|_| match random() % 4 {
+                0 => random() << 7,
+                1 => random() % 70_000,
+                2 => ((random() % 800_000) << 32) | (random() % 70_000),
+                _ => 4096 + random() % 5000,
+            });
+            let ring = &node.mail.peers[0];
+            let ring = if random() % 2 == 0 { &ring.requests[AM] } else { &ring.replies[AM] };
+            ring.push(Head::new(source, handler, length), &words, WORDS);
+            let served = catch_unwind(AssertUnwindSafe(|| node.serve(0, true)));
+            if let Err(why) = served {
+                let text = why.downcast_ref::<String>().cloned().unwrap_or_default();
+                assert!(text.contains("rank ") || text.contains("answered once"), "{text:?}");
+                refused += 1;
+            }
+        }
+        std::panic::set_hook(hook);
+        assert!(refused > 100, "{refused} were refused");
     }
 }

@@ -579,10 +579,10 @@ pub fn bytes(n: u64) -> String {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    struct Alone;
+    pub(crate) struct Alone;
     impl Exchange for Alone {
         fn place(&self) -> (usize, usize) {
             (0, 1)
@@ -593,7 +593,7 @@ mod tests {
         fn announce(&mut self, _: &str) {}
     }
 
-    fn config(ranks: usize) -> Config {
+    pub(crate) fn config(ranks: usize) -> Config {
         Config {
             ranks,
             segment: Some(8 << 20),
