@@ -13,7 +13,8 @@
 //! 3. A rank's own `get` sees its own earlier `put` to the same bytes.
 //! 4. Between ranks, puts are unordered until a fence of the putting rank: puts before it are seen before puts after it.
 //! 5. When all of a rank's calls have returned, everything that it has put, everywhere, is complete.
-//! 6. Aligned values of 1, 2, 4 and 8 bytes never tear. Larger transfers may be seen partly old, partly new.
+//! 6. Aligned transfers of 1, 2, 4 and 8 bytes are one access: they never tear. Larger ones may be seen partly old, partly
+//!    new, and a part of them may be written twice.
 //! 7. Where memory is mapped, nothing here waits for the target rank to do anything. On the reference path an operation is
 //!    complete when some thread of the target's process has made progress; every operation makes some itself, local
 //!    ones too, so ranks that only read and write serve each other.
@@ -23,8 +24,8 @@
 //! 1. A request runs its handler exactly once, in a process that hosts the target rank, by any of its threads, possibly at
 //!    the same time as other handlers of that rank. Requests from one rank to another are *taken* in the order
 //!    in which they were sent.
-//! 2. A handler may reply once, to the source; a reply handler sends nothing. A reply never waits for anything that
-//!    another rank would have to do, so handlers always come to their end.
+//! 2. A handler may reply once, to the source; a reply handler sends nothing. Replying never waits, so handlers always
+//!    come to their end; a reply's payload may be delayed by ranks that do not read theirs.
 //! 3. Memory is bounded: a rank that sends faster than its target serves waits, and serves others meanwhile.
 //! 4. The sender's buffer may be reused when the call returns.
 
@@ -150,6 +151,8 @@ impl Atomic {
 pub enum Failure {
     /// It lies outside.
     Outside(Outside),
+    /// An atomic on a word that is not aligned, or of an operation that there is not.
+    NotAWord,
     /// The job was aborted meanwhile.
     Aborted,
 }

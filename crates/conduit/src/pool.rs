@@ -1,5 +1,8 @@
-//! Buffers for payloads that do not fit into a slot. Each rank owns two pools in its shared memory, one for its requests
-//! and one for its replies; whoever receives a message reads the payload where it is and gives the buffer back.
+//! Buffers for payloads that do not fit into a slot. Each rank owns three pools in its shared memory, for its requests, its
+//! calls and its replies; whoever receives a message reads the payload where it is and gives the buffer back.
+//!
+//! No receiver holds more than half of a pool (where there are others), so that one that does not read does not stop the
+//! messages to all.
 //!
 //! A pool has many small buffers and a few large ones. A buffer is a line with its state, a line for arguments that do
 //! not fit into the slot, and the payload.
@@ -10,6 +13,8 @@
 //! to itself in turn: between taking and giving back nobody else touches them, and references to them are sound.
 
 use crate::sync::{AtomicU32, Ordering::*};
+#[cfg(not(loom))]
+use core::sync::atomic::AtomicU16;
 
 /// The longest payload.
 pub const LARGE: usize = 64 << 10;
@@ -26,6 +31,23 @@ const LARGE_FROM: usize = SMALLS * SMALL_STRIDE;
 /// Bytes of a pool.
 pub const LEN: usize = LARGE_FROM + LARGES * LARGE_STRIDE;
 
+/// Nobody has had this buffer yet. (There are fewer ranks.)
+const NOBODY: u16 = u16::MAX;
+
+/// One of the two kinds of buffers: how many, from where, how far apart, for how much.
+#[derive(Clone, Copy)]
+struct Kind {
+    index: usize,
+    first: usize,
+    n: usize,
+    from: usize,
+    stride: usize,
+    room: usize,
+}
+const SMALL_ONES: Kind = Kind { index: 0, first: 0, n: SMALLS, from: 0, stride: SMALL_STRIDE, room: SMALL };
+const LARGE_ONES: Kind =
+    Kind { index: 1, first: SMALLS, n: LARGES, from: LARGE_FROM, stride: LARGE_STRIDE, room: LARGE };
+
 const _: () = assert!((SMALL_STRIDE / 64) % 2 == 1 && (LARGE_STRIDE / 64) % 2 == 1);
 
 /// The state of a buffer, in a line of its own; zeroed memory is a free one.
@@ -38,6 +60,12 @@ impl State {
     #[inline(always)]
     pub fn take(&self) -> bool {
         self.0.load(Relaxed) == 0 && self.0.compare_exchange(0, 1, Acquire, Relaxed).is_ok()
+    }
+
+    /// Does somebody have it?
+    #[inline(always)]
+    pub fn is_taken(&self) -> bool {
+        self.0.load(Relaxed) == 1
     }
 
     /// Gives it back.
@@ -54,6 +82,10 @@ pub struct Pool {
     base: *mut u8,
     /// Where the next search begins, small and large.
     next: [AtomicU32; 2],
+    /// For whom each buffer was taken last.
+    holder: [AtomicU16; SMALLS + LARGES],
+    /// How many of either kind each receiver has as its last holder: at least as many as it really holds.
+    held: Box<[[AtomicU16; 2]]>,
 }
 
 // SAFETY: an address; buffers are taken by compare-and-exchange.
@@ -73,29 +105,48 @@ pub struct Buffer {
 
 #[cfg(not(loom))]
 impl Pool {
+    /// For messages to any of `receivers`.
+    ///
     /// # Safety
     /// [`LEN`] bytes from `base`, at the start of a line, are shared memory that was zeroed at first, is used as a pool
     /// by everybody and stays mapped as long as the pool and its buffers are used.
-    pub unsafe fn new(base: *mut u8) -> Pool {
-        Pool { base, next: Default::default() }
+    pub unsafe fn new(base: *mut u8, receivers: usize) -> Pool {
+        let held = (0..receivers).map(|_| Default::default()).collect();
+        Pool { base, next: Default::default(), holder: [const { AtomicU16::new(NOBODY) }; _], held }
     }
 
-    /// Takes a buffer for `len` bytes, and the place by which others find it.
+    /// Takes a buffer for `len` bytes to a receiver, and the place by which it finds it.
     #[inline(always)]
-    pub fn take(&self, len: usize) -> Option<(Buffer, u32)> {
-        let found = (len <= SMALL).then(|| self.search(0, 0, SMALL_STRIDE, SMALLS, SMALL)).flatten();
-        found.or_else(|| self.search(1, LARGE_FROM, LARGE_STRIDE, LARGES, LARGE))
+    pub fn take(&self, receiver: usize, len: usize) -> Option<(Buffer, u32)> {
+        let found = (len <= SMALL).then(|| self.search(receiver, SMALL_ONES)).flatten();
+        found.or_else(|| self.search(receiver, LARGE_ONES))
     }
 
     #[inline(always)]
-    fn search(&self, kind: usize, from: usize, stride: usize, n: usize, room: usize) -> Option<(Buffer, u32)> {
-        let first = self.next[kind].load(Relaxed) as usize;
-        for i in 0..n {
-            let place = from + (first + i) % n * stride;
+    fn search(&self, receiver: usize, kind: Kind) -> Option<(Buffer, u32)> {
+        let first = self.next[kind.index].load(Relaxed) as usize;
+        // At its limit it may have again what it has given back. Two ranks, of which one is the owner, share nothing.
+        let limit = if self.held.len() <= 2 { kind.n } else { kind.n / 2 };
+        let only_its_own = self.held[receiver][kind.index].load(Relaxed) as usize >= limit;
+        for i in 0..kind.n {
+            let i = (first + i) % kind.n;
+            let holder = &self.holder[kind.first + i];
+            if only_its_own && holder.load(Relaxed) != receiver as u16 {
+                continue;
+            }
+            let place = kind.from + i * kind.stride;
             // SAFETY: inside the pool.
-            let buffer = Buffer { at: unsafe { self.base.add(place) }, room };
+            let buffer = Buffer { at: unsafe { self.base.add(place) }, room: kind.room };
             if buffer.state().take() {
-                self.next[kind].store(((first + i + 1) % n) as u32, Relaxed);
+                self.next[kind.index].store(((i + 1) % kind.n) as u32, Relaxed);
+                let before = holder.load(Relaxed);
+                if before != receiver as u16 {
+                    holder.store(receiver as u16, Relaxed);
+                    self.held[receiver][kind.index].fetch_add(1, Relaxed);
+                    if before != NOBODY {
+                        self.held[before as usize][kind.index].fetch_sub(1, Relaxed);
+                    }
+                }
                 return Some((buffer, place as u32));
             }
         }
@@ -105,9 +156,8 @@ impl Pool {
     /// Asks for the lines that the next payload of this length will be written to, while the last one travels.
     #[inline(always)]
     pub fn prefetch(&self, len: usize) {
-        let kind = usize::from(len > SMALL);
-        let (from, stride) = [(0, SMALL_STRIDE), (LARGE_FROM, LARGE_STRIDE)][kind];
-        let place = from + self.next[kind].load(Relaxed) as usize * stride;
+        let kind = if len > SMALL { LARGE_ONES } else { SMALL_ONES };
+        let place = kind.from + self.next[kind.index].load(Relaxed) as usize * kind.stride;
         crate::ring::prefetch_to_write(self.base.wrapping_add(place));
         for line in (0..len.min(2048)).step_by(64) {
             crate::ring::prefetch_to_write(self.base.wrapping_add(place + FRONT + line));
@@ -117,8 +167,8 @@ impl Pool {
 
 #[cfg(not(loom))]
 impl Buffer {
-    /// The buffer at a place that somebody else told, in the pool that begins at `base`; `None` if none begins there or
-    /// it does not have `len` bytes.
+    /// The buffer at a place that somebody else told, in the pool that begins at `base`; `None` if none begins there, it
+    /// does not have `len` bytes, or nobody has it.
     ///
     /// # Safety
     /// As for [`Pool::new`].
@@ -129,8 +179,12 @@ impl Buffer {
             true => (place.is_multiple_of(SMALL_STRIDE), SMALL),
             false => ((place - LARGE_FROM).is_multiple_of(LARGE_STRIDE) && place < LEN, LARGE),
         };
+        if !start || len > room {
+            return None;
+        }
         // SAFETY: inside the pool.
-        (start && len <= room).then(|| Buffer { at: unsafe { base.add(place) }, room })
+        let buffer = Buffer { at: unsafe { base.add(place) }, room };
+        buffer.state().is_taken().then_some(buffer)
     }
 
     fn state(&self) -> &State {
@@ -175,11 +229,11 @@ mod tests {
         // SAFETY: on a line, long enough, zeroed, and alive until the end.
         let (base, pool) = unsafe {
             let base = base.add(base.align_offset(64));
-            (base, Pool::new(base))
+            (base, Pool::new(base, 2))
         };
         for len in [0, 1, SMALL, SMALL + 1, LARGE] {
             let mut held = vec![];
-            while let Some((buffer, place)) = pool.take(len) {
+            while let Some((buffer, place)) = pool.take(1, len) {
                 assert!(buffer.room() >= len);
                 // SAFETY: the same pool.
                 let found = unsafe { Buffer::find(base, place, len) }.unwrap();
@@ -192,6 +246,17 @@ mod tests {
             assert!(held.iter().all(|h| h.0 >= base as usize && h.0 + FRONT + h.1 <= base as usize + LEN));
             held.into_iter().for_each(|h| h.2.give());
         }
+        // Who does not give back leaves half of them to others, and may have its own again.
+        // SAFETY: as above; all are free.
+        let pool = unsafe { Pool::new(base, 5) };
+        let take_all = |receiver, len| std::iter::from_fn(|| pool.take(receiver, len)).collect::<Vec<_>>();
+        let (first, second) = (take_all(0, 1), take_all(1, LARGE));
+        assert_eq!((first.len(), second.len()), (SMALLS / 2 + LARGES / 2, LARGES / 2));
+        assert_eq!(take_all(2, 1).len(), SMALLS / 2);
+        first[0].0.give();
+        assert!(pool.take(0, 1).is_some() && pool.take(0, 1).is_none());
+        second[0].0.give();
+        assert!(pool.take(3, LARGE).is_some() && pool.take(1, LARGE).is_none());
         for (place, len) in
             [(1, 0), (64, 0), (0, SMALL + 1), (LARGE_FROM as u32 + 64, 0), (LEN as u32, 0), (u32::MAX, 1)]
         {

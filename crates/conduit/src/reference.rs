@@ -71,6 +71,9 @@ pub fn get<C: Conduit + ?Sized>(c: &C, site: Site, at: At, dst: &mut [u8]) -> Re
 /// An atomic by a message.
 pub fn atomic<C: Conduit + ?Sized>(c: &C, site: Site, at: At, what: Atomic) -> Result<u64, Failure> {
     check(c, at, what.width())?;
+    if !at.offset.is_multiple_of(what.width() as u64) || what.op().is_none() {
+        return Err(Failure::NotAWord);
+    }
     let begun = c.landing().count();
     c.request(site, at.rank, ATOMIC, &OnWord { offset: at.offset, what }, &[])?;
     c.progress();

@@ -26,8 +26,8 @@
 //! # Memory ordering
 //! * The head's release store and the taker's acquire load publish the slot's words.
 //! * A slot is filled again only after it was taken. Among the N+1 last tickets of a ring of N some source holds more than
-//!   its window; it drew its last one after acquiring a count (or a reply) that its first one's taker had released after
-//!   taking. Tickets are drawn with acquire and release, so whoever draws a later one comes after that too.
+//!   its window; it drew its last one after acquiring a count (or a reply) that was released after its first one had been
+//!   taken, and slots are taken in order. Tickets are drawn with acquire and release, so whoever draws a later one comes after that too.
 //! * The lock's acquire and release order the takers among each other.
 //! * `eager` against `silent` is store buffering, as for bells ([`crate::wait`]): the source stores, fences (when it
 //!   goes to sleep) and reads, the target adds, fences and reads. On x86-64 the add is a locked instruction and thereby the
@@ -71,7 +71,8 @@ impl Head {
     /// A head; what does not fit is a mistake of this crate.
     #[inline(always)]
     pub fn new(source: usize, handler: u16, len: usize) -> Head {
-        debug_assert!(source < 1 << 16 && handler < Head::HANDLERS && len < Head::LENGTHS);
+        assert!(handler < Head::HANDLERS && len < Head::LENGTHS);
+        debug_assert!(source < 1 << 16);
         Head((source as u32) << 16 | u32::from(handler) << 6 | len as u32)
     }
 
@@ -319,6 +320,8 @@ impl Got {
 pub struct Credit {
     sent: Cell<u32>,
     limit: Cell<u32>,
+    /// So many had been sent when last all had ended.
+    quiet: Cell<u32>,
 }
 
 impl Credit {
@@ -343,7 +346,17 @@ impl Credit {
     /// Has everything that was sent ended, and all replies been handled?
     #[inline(always)]
     pub fn is_quiet(&self, account: &Account, got: &Got) -> bool {
-        self.sent.get() == account.silent().wrapping_add(got.count())
+        let quiet = self.sent.get() == account.silent().wrapping_add(got.count());
+        if quiet {
+            self.quiet.set(self.sent.get());
+        }
+        quiet
+    }
+
+    /// Has nothing been sent since it was last quiet? Then nobody has to be asked.
+    #[inline(always)]
+    pub fn is_still_quiet(&self) -> bool {
+        self.sent.get() == self.quiet.get()
     }
 
     /// How many have been sent, of some number.
@@ -380,7 +393,7 @@ mod testing {
         }
     }
 
-    /// Eight words that only belong together.
+    /// Words that only belong together.
     pub fn words(source: usize, i: u64) -> [u64; WORDS] {
         std::array::from_fn(|k| (source as u64) << 48 | i << 8 | k as u64)
     }
@@ -470,7 +483,7 @@ mod tests {
     fn counts_may_wrap_around() {
         let heap = Heap::new(8, 1);
         let (account, shown, got) = (&heap.accounts[0], &heap.shown[0], Got::default());
-        let credit = Credit { sent: Cell::new(u32::MAX - 3), limit: Cell::new(u32::MAX - 3) };
+        let credit = Credit { sent: Cell::new(u32::MAX - 3), limit: Cell::new(u32::MAX - 3), ..Default::default() };
         account.silent.store(u32::MAX - 3, Relaxed);
         shown.0.store(u32::MAX - 3, Relaxed);
         for _ in 0..20 {

@@ -135,6 +135,7 @@ pub struct Waiter<'m> {
     record: &'m Record,
     abort: &'m AtomicU32,
     cores: Cores,
+    park_ns: u64,
     ticks_per_us: u64,
     no_yield_before: Cell<u64>,
 }
@@ -142,7 +143,13 @@ pub struct Waiter<'m> {
 impl<'m> Waiter<'m> {
     /// A waiter for the owner of `bell` and `record`.
     pub fn new(bell: &'m Bell, sleepers: &'m Sleepers, record: &'m Record, abort: &'m AtomicU32, cores: Cores) -> Self {
-        Waiter { bell, sleepers, record, abort, cores, ticks_per_us: ticks_per_us(), no_yield_before: Cell::new(0) }
+        let (park_ns, ticks_per_us) = (PARK_NS, ticks_per_us());
+        Waiter { bell, sleepers, record, abort, cores, park_ns, ticks_per_us, no_yield_before: Cell::new(0) }
+    }
+
+    /// The same, looking up from its sleep this often: a rank that has others to look after.
+    pub fn looking_up(self, every_ns: u64) -> Self {
+        Waiter { park_ns: every_ns.min(PARK_NS), ..self }
     }
 
     /// The policy in force.
@@ -249,7 +256,7 @@ impl<'m> Waiter<'m> {
             let mut found = look();
             let sleep = found == Step::Idle && !self.aborted();
             if sleep {
-                self.bell.0.wait(1, PARK_NS);
+                self.bell.0.wait(1, self.park_ns);
             }
             word.store(0, Relaxed);
             self.sleepers.0.fetch_sub(1, Relaxed);

@@ -15,7 +15,7 @@
 //!   still overlap.
 //! * **Memory is bounded.** Who sends faster than the target serves waits in [`Job::am`], and serves others meanwhile.
 //! * **Completion.** [`Job::am`] returns when the payload may be reused. [`Job::quiet`] waits until the handlers of all
-//!   my messages have run, and those of their replies; a barrier alone does not.
+//!   my messages have run (as far as their replies, where they reply), and those of the replies; a barrier alone does not.
 //!
 //! ```
 //! use partage::am::{Reply, Request};

@@ -172,7 +172,7 @@ impl Inner {
     fn unless_outside<T: Default>(&self, done: std::result::Result<T, Failure>) -> Option<T> {
         match done {
             Ok(value) => Some(value),
-            Err(Failure::Outside(_)) => None,
+            Err(Failure::Outside(_) | Failure::NotAWord) => None,
             Err(Failure::Aborted) => Some(self.unless_over(Err(Aborted))),
         }
     }
@@ -251,7 +251,7 @@ impl Job {
     /// called function may send more while its rank is here; so it takes a round in which nobody has sent
     /// anything since its last one. A job without messages has one.
     pub(crate) fn end(&self, site: Site) {
-        let sent = || self.all.inner.seat.sent().queued;
+        let sent = || self.all.inner.seat.sent().queued + self.all.inner.calls.kept();
         let mut before = 0;
         loop {
             // Counted first: what is sent while this waits for others may not have been waited for.

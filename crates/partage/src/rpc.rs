@@ -219,6 +219,11 @@ impl Calls {
         self.running.get()
     }
 
+    /// How many calls are kept back.
+    pub fn kept(&self) -> u64 {
+        self.outbox.borrow().len() as u64
+    }
+
     /// Is no call kept back?
     fn is_flushed(&self) -> bool {
         self.outbox.borrow().is_empty()
@@ -326,6 +331,7 @@ fn run<A: Travels, R: Travels>(inner: &Rc<Inner>, f: usize, _: u32, args: &[u8],
     let f = unsafe { std::mem::transmute::<*const (), fn(&Job, A) -> R>(std::ptr::with_exposed_provenance(f)) };
     attempt(|| {
         let job = Job::of(inner.clone());
+        inner.awake();
         encode(&f(&job, arguments(args)?), out)
     })
 }
@@ -353,6 +359,7 @@ fn run_into<T: 'static, A: Travels, R: Travels>(
             busy = true;
             return Ok(());
         };
+        inner.awake();
         encode(&f(&mut object, arguments(args)?), out)
     });
     if busy { Ran::Busy } else { ran }
@@ -390,6 +397,12 @@ impl Inner {
         if !self.calls.running.get() && self.calls.in_use.get() == 0 {
             self.wait(site, || self.calls.is_flushed_to(to));
         }
+    }
+
+    /// This rank may have been asleep in a call of its own; now it works for another.
+    #[inline(always)]
+    fn awake(&self) {
+        self.seat.node().record(self.rank.index()).awake();
     }
 
     /// Waits until no call is kept back.
@@ -601,8 +614,6 @@ impl Inner {
                 // SAFETY: the offset of an instance of `run` or `run_into` in the same image; see the module's docs.
                 let run = unsafe { std::mem::transmute::<*const (), Run>(std::ptr::with_exposed_provenance(run)) };
                 let _running = Running::begin(&self.calls.running);
-                // It may have been asleep in a call of its own; now it works.
-                self.seat.node().record(self.rank.index()).awake();
                 run(self, f, head.dist, args, &mut out)
             }
             None => Ran::Failed("the function is not in the program's image".into()),

@@ -12,19 +12,21 @@
 //!
 //! # Memory
 //! Each rank has an *area* after the control area of its process's file: four rings, what it counts for each source, and
-//! three pools: for requests, for calls (which are not always taken, so requests must not wait for their buffers), for
-//! replies. Only touched pages exist. Rings have as many slots as all sources' windows need together, at least
-//! 1024; what grows with the square of the ranks of a node is 24 bytes for each pair (and, with hundreds of ranks, slots).
+//! four pools, one per ring: calls and results are not always taken, so requests and replies must not wait for their
+//! buffers. Only touched pages exist. Rings have as many slots as all sources' windows need together, at least
+//! 1024; what grows with the square of the ranks of a node is some 50 bytes for each pair, half of them shared (and, with
+//! hundreds of ranks, slots).
 //!
 //! # Replies never wait
 //! Their slots are certain (see [`crate::ring`]). If no buffer of the replier's pool is free, because those to whom it
-//! has replied do not read, the payload is kept on the heap until one is. When 256 of them are kept, requests are not
-//! taken until some have gone; replies still are, so those who wait for one get it.
+//! has replied do not read, the payload is kept on the heap until one is. When a rank keeps 256 replies of handlers it takes
+//! no requests until some have gone; it still takes replies, so those who wait for one get it.
 //!
 //! # Progress by any thread
 //! A rank serves its own queues whenever it waits. If it has nothing to do it looks at the other ranks of its process
 //! too, and serves those whose owners have not come for a while: two threads that really compete for one queue are ten
-//! times slower than one.
+//! times slower than one. Nobody wakes it for that; where ranks have others to look after, they look up from their sleep
+//! every [`LOOK_UP_NS`].
 
 use crate::am::{Arrival, BESIDE, Body, Handler, IN_BUFFER, INLINE, Landing, Table, Way};
 use crate::contract::{At, Atomic, Conduit, Failure};
@@ -34,13 +36,13 @@ use crate::record::Site;
 use crate::ring::{Account, BATCH, Batch, Credit, Got, Head, Inlet, Message, Ring, Shown, Slot, Tail, WORDS};
 use crate::shm::control::MOST_RANKS;
 use crate::shm::{Node, Seat};
-use crate::sync::{ticks, ticks_per_us};
+use crate::sync::{full_fence, ticks, ticks_per_us};
 use crate::wait::{Aborted, Bell, Step};
 use bytemuck::{Pod, bytes_of, bytes_of_mut};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
 /// Requests and replies of handlers.
@@ -58,9 +60,12 @@ const STREAM_NS: u64 = 100;
 /// How long the owner of a queue rests when it has served some of one.
 const REST_NS: u64 = 200;
 /// A rank that has not served its queue for this long is helped.
-const HELP_AFTER_US: u64 = 50;
-/// Every so many idle looks a rank looks at the others of its process.
+const HELP_AFTER_US: u64 = 10;
+/// Every so many idle looks a rank looks at the others of its process; also if it has not looked for this long.
 const HELP_EVERY: u32 = 16;
+const HELP_AT_LEAST_US: u64 = 1000;
+/// How often a rank that sleeps looks after the others of its process.
+pub const LOOK_UP_NS: u64 = 10_000_000;
 
 /// Nothing, aligned.
 const EMPTY: &[u8] = {
@@ -78,11 +83,16 @@ const SHOWN: usize = 4096;
 const ACCOUNTS: usize = SHOWN + NETS * (MOST_RANKS + 1) * size_of::<Shown>();
 const RINGS: usize = ACCOUNTS + NETS * (MOST_RANKS + 1) * size_of::<Account>();
 const POOLS: usize = RINGS + 2 * NETS * MOST * size_of::<Slot>();
-/// Which pool: those of the nets' requests are 0 and 1.
-const OF_REPLIES: usize = 2;
+/// Which pool: those of the nets' requests come first, then those of their replies.
+const OF_REPLIES: usize = NETS;
 const POOL_STRIDE: usize = pool::LEN.next_multiple_of(4096);
-/// Bytes of a rank's area: a multiple of a huge page.
-pub const AREA: usize = (POOLS + 3 * POOL_STRIDE).next_multiple_of(2 << 20);
+/// Bytes of a rank's area: a multiple of a huge page, with room for the skew.
+pub const AREA: usize = (POOLS + 2 * NETS * POOL_STRIDE + 4096).next_multiple_of(2 << 20);
+
+/// Where in its area a rank's things begin, so that those of all ranks do not fall into the same sets of a cache.
+pub fn skew(rank: usize) -> usize {
+    rank % 64 * 64
+}
 
 const _: () = assert!(SHOWN.is_multiple_of(64) && ACCOUNTS.is_multiple_of(64) && RINGS.is_multiple_of(64));
 const _: () = assert!(2 * NETS * size_of::<Tail>() <= SHOWN);
@@ -118,26 +128,18 @@ struct Letterbox {
     /// Replies that have come, by who replied.
     got: [Box<[Got]>; NETS],
     /// Buffers of its replies.
-    pool: Pool,
+    pools: [Pool; NETS],
     /// Replies for which there was no buffer, and how many.
-    kept: Mutex<VecDeque<Kept>>,
-    kept_count: AtomicUsize,
-    /// How many of them are of handlers. (Results of calls are as many as there are calls, and wait for whoever called.)
-    kept_am: AtomicUsize,
+    kept: [Mutex<VecDeque<Kept>>; NETS],
+    kept_count: [AtomicUsize; NETS],
     landing: Landing,
-}
-
-impl Letterbox {
-    fn count_kept(&self, kept: &VecDeque<Kept>) {
-        self.kept_am.store(kept.iter().filter(|k| k.net == AM).count(), Relaxed);
-        self.kept_count.store(kept.len(), Relaxed);
-    }
+    /// Has its thread taken its seat?
+    seated: AtomicBool,
 }
 
 /// A reply that waits for a buffer.
 #[derive(Debug)]
 struct Kept {
-    net: usize,
     to: usize,
     handler: u16,
     args: Vec<u8>,
@@ -175,14 +177,19 @@ impl Mail {
             replies: inlets(peer.replies),
             got: [0, 1].map(|_| (0..n).map(|_| Got::default()).collect()),
             // SAFETY: inside the area, which is zeroed at first and stays.
-            pool: unsafe { Pool::new(peer.pool(OF_REPLIES)) },
-            kept: Mutex::default(),
-            kept_count: AtomicUsize::new(0),
-            kept_am: AtomicUsize::new(0),
+            pools: [AM, CALL].map(|net| unsafe { Pool::new(peer.pool(OF_REPLIES + net), n) }),
+            kept: Default::default(),
+            kept_count: Default::default(),
             landing: Landing::default(),
+            seated: AtomicBool::new(false),
         };
         let boxes = peers.iter().filter(|p| p.here).map(letterbox).collect();
         Mail { peers, boxes, first, window, solo, table: Table::new() }
+    }
+
+    /// Has this process several ranks, and messages from other processes?
+    pub fn can_help(&self) -> bool {
+        !self.solo && self.boxes.len() < self.peers.len()
     }
 
     #[inline(always)]
@@ -248,7 +255,13 @@ impl Peer {
 
 /// A message as a slot, its payload in a buffer where it does not fit; `None` if there is no buffer.
 #[inline(always)]
-fn pack(source: usize, handler: u16, args: &[u8], payload: &[u8], pool: &Pool) -> Option<(Head, [u64; WORDS], usize)> {
+fn pack(
+    (source, to): (usize, usize),
+    handler: u16,
+    args: &[u8],
+    payload: &[u8],
+    pool: &Pool,
+) -> Option<(Head, [u64; WORDS], usize)> {
     let front = args.len().next_multiple_of(8);
     if payload.is_empty() && front <= INLINE {
         // Here everything is known when this is compiled.
@@ -258,7 +271,7 @@ fn pack(source: usize, handler: u16, args: &[u8], payload: &[u8], pool: &Pool) -
     }
     let all = front + payload.len();
     if all > INLINE {
-        return pack_in_buffer(source, handler, args, payload, pool);
+        return pack_in_buffer((source, to), handler, args, payload, pool);
     }
     let mut words = [0; WORDS];
     let bytes = bytes_of_mut(&mut words);
@@ -268,14 +281,14 @@ fn pack(source: usize, handler: u16, args: &[u8], payload: &[u8], pool: &Pool) -
 }
 
 fn pack_in_buffer(
-    source: usize,
+    (source, to): (usize, usize),
     handler: u16,
     args: &[u8],
     payload: &[u8],
     pool: &Pool,
 ) -> Option<(Head, [u64; WORDS], usize)> {
-    let (buffer, place) = pool.take(payload.len())?;
-    assert!(payload.len() <= buffer.room() && args.len() <= crate::am::ARGS);
+    assert!(payload.len() <= pool::LARGE && args.len() <= crate::am::ARGS, "{} bytes in a message", payload.len());
+    let (buffer, place) = pool.take(to, payload.len())?;
     let mut words = [0; WORDS];
     // SAFETY: the buffer was just taken: nobody else uses it; both lengths fit.
     unsafe {
@@ -390,13 +403,13 @@ impl Node {
     #[inline(always)]
     fn answer(&self, net: usize, from: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) {
         let letterbox = self.mail.letterbox(from);
-        match pack(from, handler, args, payload, &letterbox.pool) {
+        match pack((from, to), handler, args, payload, &letterbox.pools[net]) {
             Some(packed) => self.push_reply(net, to, packed),
             None => {
                 let (args, payload) = (args.to_vec(), payload.to_vec());
-                let mut kept = letterbox.kept.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.push_back(Kept { net, to, handler, args, payload });
-                letterbox.count_kept(&kept);
+                let mut kept = letterbox.kept[net].lock().unwrap_or_else(PoisonError::into_inner);
+                kept.push_back(Kept { to, handler, args, payload });
+                letterbox.kept_count[net].store(kept.len(), Release);
             }
         }
     }
@@ -408,20 +421,27 @@ impl Node {
         peer.bell().ring_after_fence();
     }
 
-    /// Sends kept replies for which there are buffers now.
+    /// Sends kept replies for which there are buffers now; those to one rank in order.
     #[cold]
-    fn send_kept(&self, from: usize) -> bool {
+    fn send_kept(&self, net: usize, from: usize) -> bool {
         let letterbox = self.mail.letterbox(from);
-        let Ok(mut kept) = letterbox.kept.try_lock() else { return false };
-        let mut sent = false;
-        while let Some(k) = kept.front() {
-            let Some(packed) = pack(from, k.handler, &k.args, &k.payload, &letterbox.pool) else { break };
-            self.push_reply(k.net, k.to, packed);
-            kept.pop_front();
-            sent = true;
-        }
-        letterbox.count_kept(&kept);
-        sent
+        let Ok(mut kept) = letterbox.kept[net].try_lock() else { return false };
+        let (before, mut full) = (kept.len(), vec![]);
+        kept.retain(|k| {
+            if full.contains(&k.to) {
+                return true;
+            }
+            match pack((from, k.to), k.handler, &k.args, &k.payload, &letterbox.pools[net]) {
+                Some(packed) => self.push_reply(net, k.to, packed),
+                None => {
+                    full.push(k.to);
+                    return true;
+                }
+            }
+            false
+        });
+        letterbox.kept_count[net].store(kept.len(), Release);
+        kept.len() < before
     }
 
     /// Serves the handlers' messages of rank `r` of this process; `owner` says whether this is its own thread.
@@ -432,10 +452,12 @@ impl Node {
         if !letterbox.replies[AM].is_empty() {
             served += self.serve_replies(r, owner);
         }
-        if letterbox.kept_count.load(Relaxed) != 0 {
-            served += usize::from(self.send_kept(r));
+        for net in [AM, CALL] {
+            if letterbox.kept_count[net].load(Relaxed) != 0 {
+                served += usize::from(self.send_kept(net, r));
+            }
         }
-        if letterbox.kept_am.load(Relaxed) < MOST_KEPT && !letterbox.requests[AM].is_empty() {
+        if letterbox.kept_count[AM].load(Relaxed) < MOST_KEPT && !letterbox.requests[AM].is_empty() {
             served += self.serve_requests(r, owner);
         }
         served
@@ -493,7 +515,7 @@ impl Node {
         let _lent;
         if head.length() == IN_BUFFER {
             let found =
-                self.mail.find(source, if way == Way::None { OF_REPLIES } else { AM }, message.words[WORDS - 1]);
+                self.mail.find(source, if way == Way::None { OF_REPLIES + AM } else { AM }, message.words[WORDS - 1]);
             if let Some((buffer, _)) = found {
                 _lent = Lent { mail: &self.mail, owner: source, buffer };
             }
@@ -512,38 +534,53 @@ impl Node {
         arrival.is_answered()
     }
 
-    /// Serves other ranks of this process whose owners have not come for a while.
+    /// Serves another rank of this process whose owner has not come for a while.
     #[cold]
-    fn help(&self, me: usize, helper: &Helper) -> bool {
-        let mine = self.mine.clone();
-        if mine.len() == 1 || mine.len() == self.mail.peers.len() {
-            return false;
-        }
-        let next = helper.next.get() % mine.len();
-        helper.next.set(next + 1);
-        let r = mine.start + next;
-        let letterbox = self.mail.letterbox(r);
-        let waits = !letterbox.requests[AM].is_empty()
-            || !letterbox.replies[AM].is_empty()
-            || letterbox.kept_count.load(Relaxed) != 0;
-        if r == me || !waits {
-            return false;
-        }
-        // Has anybody taken anything from it since it was seen like this?
-        let taken = letterbox.requests[AM].taken().wrapping_add(letterbox.replies[AM].taken());
-        let (whose, seen, since) = helper.seen.get();
+    fn help(&self, me: usize, helper: &Helper, ticks_per_us: u64) -> bool {
         let now = ticks();
-        if (whose, seen) != (r, taken) {
-            helper.seen.set((r, taken, now));
-            // Look at the same one next time.
-            helper.next.set(next);
-            return false;
+        // Who comes from its sleep does not wait to see whether an owner comes.
+        let slept = now.wrapping_sub(helper.looked.replace(now)) > HELP_AT_LEAST_US * ticks_per_us;
+        let mine = self.mine.clone();
+        for _ in 0..mine.len() {
+            let r = mine.start + helper.next.get() % mine.len();
+            if r == me || !self.has_mail(r) {
+                helper.next.set(helper.next.get() + 1);
+                continue;
+            }
+            let letterbox = self.mail.letterbox(r);
+            let taken = letterbox.requests[AM].taken().wrapping_add(letterbox.replies[AM].taken());
+            let (whose, seen, since) = helper.seen.get();
+            if whose != r && !slept {
+                // Seen for the first time: look again soon.
+                helper.seen.set((r, taken, now));
+                return false;
+            }
+            if !slept && seen == taken && now.wrapping_sub(since) < HELP_AFTER_US * ticks_per_us {
+                return false;
+            }
+            helper.next.set(helper.next.get() + 1);
+            helper.seen.set((usize::MAX, 0, 0));
+            if !slept && seen != taken {
+                // Its owner is there.
+                continue;
+            }
+            let served = self.serve(r, false) > 0;
+            // Its owner may have come meanwhile, found the queue locked and gone to sleep.
+            full_fence();
+            if self.has_mail(r) {
+                self.mail.peers[r].bell().ring_after_fence();
+            }
+            return served;
         }
-        if now.wrapping_sub(since) < HELP_AFTER_US * ticks_per_us() {
-            helper.next.set(next);
-            return false;
-        }
-        self.serve(r, false) > 0
+        false
+    }
+
+    /// Is there anything for rank `r` of this process that any thread may do?
+    fn has_mail(&self, r: usize) -> bool {
+        let letterbox = self.mail.letterbox(r);
+        !letterbox.requests[AM].is_empty()
+            || !letterbox.replies[AM].is_empty()
+            || letterbox.kept_count.iter().any(|n| n.load(Relaxed) != 0)
     }
 }
 
@@ -566,7 +603,8 @@ impl Rest {
 
     #[inline]
     fn look(&self) -> bool {
-        let over = ticks() >= self.until.get();
+        // Also if the counter has gone back, as when a machine was moved.
+        let over = self.until.get().wrapping_sub(ticks()) > u64::from(u32::MAX);
         if over {
             self.until.set(0);
         }
@@ -578,16 +616,18 @@ impl Rest {
     fn served(&self, n: usize, ticks_per_us: u64) {
         let now = ticks();
         let since = now.wrapping_sub(self.last.replace(now));
-        if since * 1000 < n as u64 * STREAM_NS * ticks_per_us {
-            self.until.set(now + REST_NS * ticks_per_us / 1000);
+        if since < n as u64 * STREAM_NS * ticks_per_us / 1000 {
+            self.until.set((now + REST_NS * ticks_per_us / 1000).max(1));
         }
     }
 }
 
 /// What a rank remembers of those that it might help.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Helper {
     looks: Cell<u32>,
+    /// When it looked last.
+    looked: Cell<u64>,
     next: Cell<usize>,
     /// Whose queue was not empty, how far it had been taken, since when.
     seen: Cell<(usize, u64, u64)>,
@@ -600,6 +640,7 @@ pub(super) struct Outlet {
     pools: [Pool; NETS],
     helper: Helper,
     rest: Rest,
+    can_help: bool,
     ticks_per_us: u64,
     total: Cell<u64>,
     in_line: Cell<u64>,
@@ -617,13 +658,20 @@ pub struct Sent {
 impl Outlet {
     pub fn new(mail: &Mail, rank: usize) -> Outlet {
         let n = mail.peers.len();
+        assert!(!mail.letterbox(rank).seated.swap(true, AcqRel), "rank {rank} has its seat already");
         Outlet {
             credits: [0, 1].map(|_| (0..n).map(|_| Credit::default()).collect()),
             // SAFETY: inside the rank's area, which is zeroed at first and stays mapped as long as the node, which the
             // seat keeps.
-            pools: [AM, CALL].map(|net| unsafe { Pool::new(mail.peers[rank].pool(net)) }),
-            helper: Helper::default(),
+            pools: [AM, CALL].map(|net| unsafe { Pool::new(mail.peers[rank].pool(net), n) }),
+            helper: Helper {
+                looks: Cell::new(0),
+                looked: Cell::new(ticks()),
+                next: Cell::new(0),
+                seen: Cell::new((usize::MAX, 0, 0)),
+            },
             rest: Rest::default(),
+            can_help: mail.can_help(),
             ticks_per_us: ticks_per_us(),
             total: Cell::new(0),
             in_line: Cell::new(0),
@@ -696,7 +744,7 @@ impl Seat {
         if !credit.has_room(peer.shown(net, self.rank), got, mail.window) {
             return false;
         }
-        let Some((head, words, n)) = pack(self.rank, handler, bytes_of(args), payload, &outlet.pools[net]) else {
+        let Some((head, words, n)) = pack((self.rank, to), handler, bytes_of(args), payload, &outlet.pools[net]) else {
             return false;
         };
         credit.spend();
@@ -723,9 +771,15 @@ impl Seat {
             rest.served(served, self.outlet.ticks_per_us);
             return true;
         }
-        let looks = &self.outlet.helper.looks;
-        looks.set(looks.get().wrapping_add(1));
-        looks.get().is_multiple_of(HELP_EVERY) && self.node.help(self.rank, &self.outlet.helper)
+        self.outlet.can_help && self.help()
+    }
+
+    #[inline]
+    fn help(&self) -> bool {
+        let (helper, ticks_per_us) = (&self.outlet.helper, self.outlet.ticks_per_us);
+        helper.looks.set(helper.looks.get().wrapping_add(1));
+        let due = || ticks().wrapping_sub(helper.looked.get()) > HELP_AT_LEAST_US * ticks_per_us;
+        (helper.looks.get().is_multiple_of(HELP_EVERY) || due()) && self.node.help(self.rank, helper, ticks_per_us)
     }
 
     /// The next call for this rank, or the next result.
@@ -744,7 +798,7 @@ impl Seat {
         assert!(source < mail.peers.len(), "rank {}: a call from rank {source}, which does not exist", self.rank);
         let mut letter = Letter { source, message, buffer: None, node, target: self.rank };
         if message.head.length() == IN_BUFFER {
-            let found = mail.find(source, if result { OF_REPLIES } else { CALL }, message.words[WORDS - 1]);
+            let found = mail.find(source, if result { OF_REPLIES + CALL } else { CALL }, message.words[WORDS - 1]);
             let Some((buffer, len)) = found else {
                 let body = Body::Taken(&message, None);
                 Arrival::new(node, self.rank, source, body, Way::None).bad(&"its payload is in no buffer")
@@ -785,6 +839,9 @@ impl Seat {
         let mail = &self.node.mail;
         for net in [AM, CALL] {
             for (to, credit) in self.outlet.credits[net].iter().enumerate() {
+                if credit.is_still_quiet() {
+                    continue;
+                }
                 let account = mail.peers[to].account(net, self.rank);
                 let got = &mail.letterbox(self.rank).got[net][to];
                 let is_quiet = || credit.is_quiet(account, got);
@@ -852,7 +909,7 @@ impl Conduit for Seat {
 
     fn atomic(&self, _: Site, at: At, what: Atomic) -> Result<u64, Failure> {
         let outside = || self.node.reach.check(at, what.width()).err();
-        self.node.reach.atomic(at, what).ok_or_else(|| outside().map_or(Failure::Aborted, Failure::Outside))
+        self.node.reach.atomic(at, what).ok_or_else(|| outside().map_or(Failure::NotAWord, Failure::Outside))
     }
 }
 
@@ -964,12 +1021,64 @@ mod tests {
             }
             while node.serve(1, true) > 0 {}
         }
-        let kept = node.mail.letterbox(1).kept_count.load(Relaxed);
+        let kept = node.mail.letterbox(1).kept_count[AM].load(Relaxed);
         assert!((1..=MOST_KEPT + DRAIN).contains(&kept), "{kept} replies are kept");
         while node.serve(0, true) + node.serve(1, true) > 0 {}
-        assert_eq!(node.mail.letterbox(1).kept_count.load(Relaxed), 0);
+        assert_eq!(node.mail.letterbox(1).kept_count[AM].load(Relaxed), 0);
         assert!(a.quiet(SITE(), || false).is_ok());
         assert_eq!([counted(&node, 0), counted(&node, 1)], [1000 * with, 513 + 1000 * with]);
+    }
+
+    /// What every conduit promises of memory, by copies and by messages.
+    fn memory(c: &impl Conduit) {
+        use crate::contract::Op;
+        let at = |rank, offset| At { rank, offset };
+        for (len, offset) in [(0, 4096), (1, 5001), (2, 5002), (8, 5008), (9, 5003), (70_000, 8192), (200_001, 300_001)]
+        {
+            for rank in 0..c.ranks() as u32 {
+                let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + rank as usize) as u8).collect();
+                let mut back = vec![0; len];
+                assert_eq!(c.put(SITE(), at(rank, offset), &bytes), Ok(()));
+                assert_eq!(c.get(SITE(), at(rank, offset), &mut back), Ok(()));
+                assert!(bytes == back, "{len} bytes");
+            }
+        }
+        for bad in [at(9, 4096), at(0, 0), at(0, 4095), at(1, c.segment_len() - 7), at(1, u64::MAX)] {
+            assert!(matches!(c.put(SITE(), bad, &[1; 8]), Err(Failure::Outside(_))), "{bad:?}");
+            assert!(matches!(c.get(SITE(), bad, &mut [1; 8]), Err(Failure::Outside(_))), "{bad:?}");
+            let load = Atomic::new(Op::Load, 8, 0, 0);
+            assert!(matches!(c.atomic(SITE(), bad, load), Err(Failure::Outside(_))), "{bad:?}");
+        }
+        let mut word = u64::MAX - 4;
+        assert_eq!(c.put(SITE(), at(1, 4104), &word.to_ne_bytes()), Ok(()));
+        let mut expect = |op, x, e, new: u64| {
+            assert_eq!(c.atomic(SITE(), at(1, 4104), Atomic::new(op, 8, x, e)), Ok(word), "{op:?}");
+            word = new;
+        };
+        expect(Op::Add, 10, 0, 5);
+        expect(Op::Swap, 12, 0, 12);
+        expect(Op::CompareExchange, 1, 2, 12);
+        expect(Op::CompareExchange, 6, 12, 6);
+        expect(Op::And, 3, 0, 2);
+        expect(Op::Or, 8, 0, 10);
+        expect(Op::Xor, 2, 0, 8);
+        expect(Op::Min, 9, 0, 8);
+        expect(Op::Max, 9, 0, 9);
+        expect(Op::MinSigned, -3i64 as u64, 0, -3i64 as u64);
+        expect(Op::MaxSigned, 4, 0, 4);
+        expect(Op::Load, 0, 0, 4);
+        let narrow = Atomic::new(Op::Add, 4, u64::from(u32::MAX), 0);
+        assert_eq!((c.atomic(SITE(), at(1, 4104), narrow), c.atomic(SITE(), at(1, 4104), narrow)), (Ok(4), Ok(3)));
+        assert_eq!(c.atomic(SITE(), at(1, 4105), narrow), Err(Failure::NotAWord));
+    }
+
+    #[test]
+    fn memory_by_copies_and_by_messages() {
+        let (_node, a, _b) = pair();
+        memory(&a);
+        assert_eq!(a.sent(), Sent::default());
+        memory(&Reference(&a));
+        assert!(a.sent().in_line > 50);
     }
 
     #[test]

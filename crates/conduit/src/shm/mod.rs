@@ -195,9 +195,10 @@ impl Node {
                 mine = seats.len()..seats.len() + config.ranks;
             }
             let control = Control::new(map.clone());
+            map.advise_small(0, segments_at(h.ranks as usize));
             for i in 0..h.ranks as usize {
                 // SAFETY: the i-th area lies inside the mapping, whose length was computed from the same numbers.
-                let area = unsafe { map.base().add(control::LEN + i * am::AREA) };
+                let area = unsafe { map.base().add(control::LEN + i * am::AREA + am::skew(ranks.len())) };
                 ranks.push((area, std::ptr::from_ref(control.bell(i)), p == me));
                 let at = segments_at(h.ranks as usize) + i * h.segment as usize;
                 if backing != Backing::Memfd {
@@ -331,6 +332,7 @@ impl Seat {
             let first: &'static Control = &*std::ptr::from_ref(&node.areas[0]);
             Waiter::new(area.bell(i), first.sleepers(), area.record(i), first.abort(), node.cores)
         };
+        let waiter = if node.mail.can_help() { waiter.looking_up(am::LOOK_UP_NS) } else { waiter };
         let places = NodePlaces::new(&node.areas, node.seats.iter().copied());
         let barrier = Barrier::new(places, rank, node.ranks(), node.radix);
         let heaps = RefCell::new(Heaps::new(node.reach.segment_len()));

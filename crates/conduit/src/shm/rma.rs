@@ -9,7 +9,7 @@ use crate::contract::{At, Outside};
 use crate::copy;
 use crate::heap::FIRST;
 use crate::shm::segment::Mapping;
-use bytemuck::Pod;
+use bytemuck::{Pod, bytes_of, pod_read_unaligned};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -118,8 +118,17 @@ impl Reach {
     #[inline(always)]
     pub fn write(&self, at: At, src: &[u8]) -> Result<(), Outside> {
         let Some(p) = self.locate(at, src.len()) else { return Err(self.outside(at, src.len())) };
-        // SAFETY: inside a segment, to which no reference exists; `src` is a reference, so it is not in a segment.
-        unsafe { copy::write(p, src.as_ptr(), src.len()) };
+        let word = |n: usize| src.len() == n && p.addr().is_multiple_of(n);
+        // SAFETY: inside a segment, to which no reference exists; `src` is a reference, so it is not in a segment. A word
+        // is one store, which the C library's copy would not promise, and has the length that was tested.
+        unsafe {
+            match () {
+                () if word(8) => copy::store(p, pod_read_unaligned::<u64>(src)),
+                () if word(4) => copy::store(p, pod_read_unaligned::<u32>(src)),
+                () if word(2) => copy::store(p, pod_read_unaligned::<u16>(src)),
+                () => copy::write(p, src.as_ptr(), src.len()),
+            }
+        }
         Ok(())
     }
 
@@ -127,8 +136,17 @@ impl Reach {
     #[inline(always)]
     pub fn read(&self, at: At, dst: &mut [u8]) -> Result<(), Outside> {
         let Some(p) = self.locate(at, dst.len()) else { return Err(self.outside(at, dst.len())) };
+        let n = dst.len();
+        let word = |len: usize| n == len && p.addr().is_multiple_of(len);
         // SAFETY: as for `write`.
-        unsafe { copy::read(dst.as_mut_ptr(), p, dst.len()) };
+        unsafe {
+            match () {
+                () if word(8) => dst.copy_from_slice(bytes_of(&copy::load::<u64>(p))),
+                () if word(4) => dst.copy_from_slice(bytes_of(&copy::load::<u32>(p))),
+                () if word(2) => dst.copy_from_slice(bytes_of(&copy::load::<u16>(p))),
+                () => copy::read(dst.as_mut_ptr(), p, n),
+            }
+        }
         Ok(())
     }
 }

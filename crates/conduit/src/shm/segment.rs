@@ -1,6 +1,6 @@
 //! The memory of one process's ranks: a sparse file without a name, mapped by every process of the node.
 //!
-//! Layout: the [control area](super::control), then one segment per rank. The file is large in virtual size and holds
+//! Layout: the [control area](super::control), each rank's [area for messages](super::am), then one segment per rank. The file is large in virtual size and holds
 //! only the pages that were touched; it vanishes with its last descriptor and mapping, however its users end.
 //!
 //! Huge pages are worth a factor of two for random access. In this order: a memfd with advice where the system grants
@@ -182,6 +182,13 @@ impl Mapping {
         assert!(at + len <= self.len);
         // SAFETY: advice within our own mapping changes no contents. A refusal leaves ordinary pages.
         let _ = unsafe { rustix::mm::madvise(self.base.add(at).cast(), len, Advice::LinuxHugepage) };
+    }
+
+    /// Asks for ordinary pages for a part that is used here and there.
+    pub fn advise_small(&self, at: usize, len: usize) {
+        assert!(at + len <= self.len);
+        // SAFETY: as above.
+        let _ = unsafe { rustix::mm::madvise(self.base.add(at).cast(), len, Advice::LinuxNoHugepage) };
     }
 
     /// Makes the pages of this part present, or says why that cannot be (and may have made some). `pending` counts the
