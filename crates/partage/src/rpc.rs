@@ -48,7 +48,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -105,15 +105,16 @@ pub(crate) struct Calls {
     free: RefCell<Vec<u32>>,
     /// Numbers for what no result comes back of.
     numbers: Cell<u32>,
-    /// Calls that could not be sent yet, in order.
-    outbox: RefCell<VecDeque<Parcel>>,
+    /// Calls that could not be sent yet, by target, and how many they are.
+    outbox: RefCell<BTreeMap<Rank, VecDeque<Parcel>>>,
+    kept: Cell<u64>,
     /// Results in pieces that have not all gone, in order, and how many bytes they are.
     results: RefCell<VecDeque<LongResult>>,
     results_bytes: Cell<usize>,
     /// Calls whose objects were in use, in order.
     waiting: RefCell<VecDeque<Waiting>>,
-    /// Does one of those hold anything?
-    more: Cell<bool>,
+    /// Has an object become free since they were looked at, or may calls be run again?
+    retry: Cell<bool>,
     /// The next call, or the next result, whose pieces have not all come; nothing overtakes them.
     call_in_pieces: Cell<Option<(usize, u16, Head)>>,
     result_in_pieces: Cell<Option<(usize, u32)>>,
@@ -178,7 +179,6 @@ impl fmt::Debug for Bytes {
 /// Something that waits for room at its target.
 #[derive(Debug)]
 struct Parcel {
-    to: Rank,
     kind: u16,
     head: Head,
     bytes: Vec<u8>,
@@ -221,19 +221,18 @@ impl Calls {
 
     /// How many calls are kept back.
     pub fn kept(&self) -> u64 {
-        self.outbox.borrow().len() as u64
+        self.kept.get()
     }
 
     /// Is no call kept back?
     fn is_flushed(&self) -> bool {
-        self.outbox.borrow().is_empty()
+        self.kept.get() == 0
     }
 
     /// Is no call to this rank kept back?
     #[inline(always)]
     fn is_flushed_to(&self, to: Rank) -> bool {
-        let outbox = self.outbox.borrow();
-        outbox.is_empty() || !outbox.iter().any(|p| p.to == to)
+        self.is_flushed() || !self.outbox.borrow().contains_key(&to)
     }
 
     /// Are there so many results to send that no more calls are run?
@@ -392,8 +391,9 @@ impl Inner {
 
     #[cold]
     fn send_call_slowly(self: &Rc<Self>, site: Site, to: Rank, kind: u16, head: Head, bytes: &[u8]) {
-        self.calls.outbox.borrow_mut().push_back(Parcel { to, kind, head, bytes: bytes.to_vec(), gone: 0 });
-        self.calls.more.set(true);
+        let parcel = Parcel { kind, head, bytes: bytes.to_vec(), gone: 0 };
+        self.calls.outbox.borrow_mut().entry(to).or_default().push_back(parcel);
+        self.calls.kept.set(self.calls.kept.get() + 1);
         if !self.calls.running.get() && self.calls.in_use.get() == 0 {
             self.wait(site, || self.calls.is_flushed_to(to));
         }
@@ -425,44 +425,52 @@ impl Inner {
         true
     }
 
-    /// Sends of what was kept back all that there is room for; what goes to one rank stays in order.
+    /// Sends of the calls that were kept back all that there is room for; what goes to one rank stays in order.
     #[cold]
-    fn send_kept(self: &Rc<Self>) -> bool {
+    fn send_kept(&self) -> bool {
+        let calls = &self.calls;
+        let mut moved = false;
+        calls.outbox.borrow_mut().retain(|&to, parcels| {
+            while let Some(p) = parcels.front_mut() {
+                let before = p.gone;
+                let sent = match p.bytes.len() <= LARGE {
+                    true => self.seat.try_call(to.index(), p.kind, &p.head, &p.bytes),
+                    false => {
+                        let kind = if p.kind == CALL { CALL_IN_PIECES } else { TELL_IN_PIECES };
+                        self.send_pieces(to, OF_ARGS | u64::from(p.head.id), &p.bytes, &mut p.gone)
+                            && self.seat.try_call(to.index(), kind, &p.head, &[])
+                    }
+                };
+                moved |= sent || p.gone > before;
+                if !sent {
+                    return true;
+                }
+                parcels.pop_front();
+                calls.kept.set(calls.kept.get() - 1);
+            }
+            false
+        });
+        moved
+    }
+
+    /// Sends of the long results all that there is room for; those to one rank stay in order.
+    #[cold]
+    fn send_results(&self) -> bool {
         let calls = &self.calls;
         let (mut moved, mut full) = (false, vec![]);
-        calls.outbox.borrow_mut().retain_mut(|p| {
-            if full.contains(&p.to) {
-                return true;
-            }
-            let before = p.gone;
-            let sent = match p.bytes.len() <= LARGE {
-                true => self.seat.try_call(p.to.index(), p.kind, &p.head, &p.bytes),
-                false => {
-                    let kind = if p.kind == CALL { CALL_IN_PIECES } else { TELL_IN_PIECES };
-                    self.send_pieces(p.to, OF_ARGS | u64::from(p.head.id), &p.bytes, &mut p.gone)
-                        && self.seat.try_call(p.to.index(), kind, &p.head, &[])
-                }
-            };
-            moved |= sent || p.gone > before;
-            if !sent {
-                full.push(p.to);
-            }
-            !sent
-        });
-        full.clear();
         calls.results.borrow_mut().retain_mut(|r| {
             let before = r.gone;
             let sent =
                 !full.contains(&r.to) && self.send_pieces(r.to, OF_RESULT | u64::from(r.id), &r.bytes, &mut r.gone);
             moved |= r.gone > before;
-            match sent {
-                true => {
-                    self.seat.send_result(r.to.index(), VALUE_IN_PIECES, &u64::from(r.id), &[]);
-                    calls.results_bytes.set(calls.results_bytes.get() - r.bytes.len());
-                }
-                false => full.push(r.to),
+            if !sent {
+                full.push(r.to);
+                return true;
             }
-            !sent
+            self.seat.send_result(r.to.index(), VALUE_IN_PIECES, &u64::from(r.id), &[]);
+            calls.results_bytes.set(calls.results_bytes.get() - r.bytes.len());
+            calls.retry.set(true);
+            false
         });
         moved
     }
@@ -493,10 +501,14 @@ impl Inner {
         if calls.running.get() {
             return served;
         }
-        if calls.more.get() {
-            served |= self.send_kept() | self.run_waiting();
-            let empty = calls.is_flushed() && calls.results.borrow().is_empty() && calls.waiting.borrow().is_empty();
-            calls.more.set(!empty);
+        if !calls.is_flushed() {
+            served |= self.send_kept();
+        }
+        if calls.results_bytes.get() > 0 {
+            served |= self.send_results();
+        }
+        if calls.retry.replace(false) {
+            served |= self.run_waiting();
         }
         if calls.call_in_pieces.get().is_some() {
             // Its pieces are on their way to here: not idle.
@@ -601,7 +613,6 @@ impl Inner {
 
     fn keep_waiting(&self, source: usize, kind: u16, head: Head, args: Vec<u8>) {
         self.calls.waiting.borrow_mut().push_back(Waiting { source, kind, head, args });
-        self.calls.more.set(true);
     }
 
     /// Runs a call and sends its result; false if its object is in use.
@@ -650,7 +661,6 @@ impl Inner {
                 let result = LongResult { to: Rank(source as u32), id, bytes: out.to_vec(), gone: 0 };
                 self.calls.results_bytes.set(self.calls.results_bytes.get() + out.len());
                 self.calls.results.borrow_mut().push_back(result);
-                self.calls.more.set(true);
             }
         }
     }
@@ -749,18 +759,19 @@ impl Drop for Running<'_> {
 }
 
 /// While this rank itself has an object in use.
-struct InUse<'c>(&'c Cell<u32>);
+struct InUse<'c>(&'c Calls);
 
 impl<'c> InUse<'c> {
-    fn begin(in_use: &'c Cell<u32>) -> Self {
-        in_use.set(in_use.get() + 1);
-        InUse(in_use)
+    fn begin(calls: &'c Calls) -> Self {
+        calls.in_use.set(calls.in_use.get() + 1);
+        InUse(calls)
     }
 }
 
 impl Drop for InUse<'_> {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.0.in_use.set(self.0.in_use.get() - 1);
+        self.0.retry.set(true);
     }
 }
 
@@ -930,8 +941,11 @@ impl<T: 'static> Dist<T> {
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         match self.mine.try_borrow_mut() {
             Ok(mut mine) => {
-                let _in_use = InUse::begin(&self.inner.calls.in_use);
-                f(&mut mine)
+                // Given back before the calls that wait for it are told.
+                let _in_use = InUse::begin(&self.inner.calls);
+                let result = f(&mut mine);
+                drop(mine);
+                result
             }
             Err(_) => {
                 panic!("{}: with: this {self:?} is in use already, by a `with` around it or a call", self.inner.rank)
@@ -971,6 +985,7 @@ impl<T: 'static> Dist<T> {
 impl<T> Drop for Dist<T> {
     fn drop(&mut self) {
         let object = self.inner.calls.objects.borrow_mut().get_mut(self.id as usize).and_then(Option::take);
+        self.inner.calls.retry.set(true);
         drop(object);
     }
 }
