@@ -19,7 +19,7 @@
 //!
 //! # Replies never wait
 //! Their slots are certain (see [`crate::ring`]). If no buffer of the replier's pool is free, because those to whom it
-//! has replied do not read, the payload is kept on the heap until one is. When a rank keeps 256 replies of handlers it takes
+//! has replied do not read, the payload is kept on the heap until one is. When a rank keeps 64 replies of handlers it takes
 //! no requests until some have gone; it still takes replies, so those who wait for one get it.
 //!
 //! # Progress by any thread
@@ -52,7 +52,7 @@ pub const CALL: usize = 1;
 const NETS: usize = 2;
 
 /// A rank that keeps so many replies takes no more requests.
-const MOST_KEPT: usize = 256;
+const MOST_KEPT: usize = 64;
 /// Requests that one visit serves, so that whoever waits also looks at what it waits for.
 const DRAIN: usize = 32;
 /// Messages that come faster than this are a stream.
