@@ -100,26 +100,30 @@ impl<'h> Arrival<'h> {
     #[inline(always)]
     pub fn open<A: Pod>(&self) -> (A, &'h [u8]) {
         const { assert!(size_of::<A>() <= ARGS) };
+        let (args, payload) = self.open_bytes(size_of::<A>());
+        (bytemuck::pod_read_unaligned(args), payload)
+    }
+
+    /// The same for arguments of so many bytes.
+    #[inline(always)]
+    pub fn open_bytes(&self, len: usize) -> (&[u8], &'h [u8]) {
         match self.body {
-            Body::Here(args, payload) if args.len() == size_of::<A>() => (bytemuck::pod_read_unaligned(args), payload),
+            Body::Here(args, payload) if args.len() == len => (args, payload),
             Body::Taken(message, None) => {
-                let bytes: &'h [u8] = bytemuck::bytes_of(&message.words);
-                let front = size_of::<A>().next_multiple_of(8);
-                let Some(payload) = bytes.get(front..front + message.head.length()) else {
-                    self.bad(&"its length does not fit its handler")
-                };
-                (bytemuck::pod_read_unaligned(&bytes[..size_of::<A>()]), payload)
+                let (bytes, front) = (bytemuck::bytes_of(&message.words), len.next_multiple_of(8));
+                match bytes.get(..len).zip(bytes.get(front..front + message.head.length())) {
+                    Some(both) => both,
+                    None => self.bad(&"its length does not fit its handler"),
+                }
             }
-            Body::Taken(message, Some((buffer, len))) => {
+            Body::Taken(message, Some((buffer, payload))) => {
                 // SAFETY: between the taking of the message and its end the buffer is ours alone, and `find` has seen
-                // that it has `len` bytes; the sender has written them (and the arguments) before it sent the message.
+                // that it has so many bytes; the sender has written them (and the arguments) before it sent the message.
                 let (args, payload) = unsafe {
                     let args = std::slice::from_raw_parts::<'h, u8>(buffer.args(), ARGS);
-                    (args, std::slice::from_raw_parts::<'h, u8>(buffer.payload(), len))
+                    (args, std::slice::from_raw_parts::<'h, u8>(buffer.payload(), payload))
                 };
-                let beside: &[u8] = bytemuck::bytes_of(&message.words);
-                let args = if size_of::<A>() <= BESIDE { beside } else { args };
-                (bytemuck::pod_read_unaligned(&args[..size_of::<A>()]), payload)
+                (&(if len <= BESIDE { bytemuck::bytes_of(&message.words) } else { args })[..len], payload)
             }
             Body::Here(..) => self.bad(&"its arguments are not those of its handler"),
         }

@@ -4,14 +4,18 @@
 //! No receiver holds more than half of a pool (where there are others), so that one that does not read does not stop the
 //! messages to all.
 //!
-//! A pool has many small buffers and a few large ones. A buffer is a line with its state, a line for arguments that do
-//! not fit into the slot, and the payload.
+//! A pool has many small buffers and a few large ones. A buffer is a word with its state, in the payload's first line so
+//! that both come with one transfer, the payload, and room for arguments that do not fit into the slot.
 //!
 //! # Memory ordering
 //! The owner takes a buffer (free to busy, acquire), writes it and sends its place in a slot, whose release store
 //! publishes the bytes. The receiver stores free with release when it has read them. So each side has the bytes
 //! to itself in turn: between taking and giving back nobody else touches them, and references to them are sound.
 
+#[cfg(not(loom))]
+use crate::am::ARGS;
+#[cfg(not(loom))]
+use crate::ring::{prefetch_to_read, prefetch_to_write};
 use crate::sync::{AtomicU32, Ordering::*};
 #[cfg(not(loom))]
 use core::sync::atomic::AtomicU16;
@@ -23,10 +27,10 @@ pub const SMALL: usize = 4096;
 const SMALLS: usize = 32;
 const LARGES: usize = 8;
 /// Bytes before the payload.
-const FRONT: usize = 128;
+const FRONT: usize = 8;
 /// An odd number of lines, so that buffers do not all fall into the same sets of a cache.
-const SMALL_STRIDE: usize = FRONT + SMALL + 64;
-const LARGE_STRIDE: usize = FRONT + LARGE + 64;
+const SMALL_STRIDE: usize = SMALL + 3 * 64;
+const LARGE_STRIDE: usize = LARGE + 3 * 64;
 const LARGE_FROM: usize = SMALLS * SMALL_STRIDE;
 /// Bytes of a pool.
 pub const LEN: usize = LARGE_FROM + LARGES * LARGE_STRIDE;
@@ -48,6 +52,8 @@ const SMALL_ONES: Kind = Kind { index: 0, first: 0, n: SMALLS, from: 0, stride: 
 const LARGE_ONES: Kind =
     Kind { index: 1, first: SMALLS, n: LARGES, from: LARGE_FROM, stride: LARGE_STRIDE, room: LARGE };
 
+#[cfg(not(loom))]
+const _: () = assert!(FRONT + ARGS <= 3 * 64);
 const _: () = assert!((SMALL_STRIDE / 64) % 2 == 1 && (LARGE_STRIDE / 64) % 2 == 1);
 
 /// The state of a buffer, in a line of its own; zeroed memory is a free one.
@@ -158,9 +164,8 @@ impl Pool {
     pub fn prefetch(&self, len: usize) {
         let kind = if len > SMALL { LARGE_ONES } else { SMALL_ONES };
         let place = kind.from + self.next[kind.index].load(Relaxed) as usize * kind.stride;
-        crate::ring::prefetch_to_write(self.base.wrapping_add(place));
-        for line in (0..len.min(2048)).step_by(64) {
-            crate::ring::prefetch_to_write(self.base.wrapping_add(place + FRONT + line));
+        for line in (0..FRONT + len.min(2048)).step_by(64) {
+            prefetch_to_write(self.base.wrapping_add(place + line));
         }
     }
 }
@@ -188,22 +193,31 @@ impl Buffer {
     }
 
     fn state(&self) -> &State {
-        // SAFETY: the first line of a buffer in a pool, which stays mapped.
+        // SAFETY: the first word of a buffer in a pool, which stays mapped.
         unsafe { &*self.at.cast() }
     }
 
     /// Where arguments go: 64 bytes.
     #[inline(always)]
     pub fn args(&self) -> *mut u8 {
-        // SAFETY: the second line of a buffer.
-        unsafe { self.at.add(64) }
+        // SAFETY: after the payload, inside the buffer's stride.
+        unsafe { self.at.add(FRONT + self.room) }
     }
 
     /// Where the payload goes.
     #[inline(always)]
     pub fn payload(&self) -> *mut u8 {
-        // SAFETY: after the two lines.
+        // SAFETY: after the state.
         unsafe { self.at.add(FRONT) }
+    }
+
+    /// Asks for the lines of a payload that will be read, the first one to give the buffer back.
+    #[inline(always)]
+    pub fn prefetch(&self, len: usize) {
+        prefetch_to_write(self.at);
+        for line in (64..FRONT + len.min(2048)).step_by(64) {
+            prefetch_to_read(self.at.wrapping_add(line));
+        }
     }
 
     /// Bytes of payload that fit.

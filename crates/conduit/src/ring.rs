@@ -166,6 +166,19 @@ pub(crate) fn prefetch_to_write<T>(at: *const T) {
     let _ = at;
 }
 
+/// Asks for a line that will be read soon.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) fn prefetch_to_read<T>(at: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint, which may be given for any address.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let _ = at;
+}
+
 /// The receiver's end of a ring: in the memory of its process, for all its threads.
 #[derive(Debug)]
 pub struct Inlet {
@@ -210,7 +223,8 @@ impl Inlet {
         }
         let start = self.next.load(Relaxed);
         let mut n = 0;
-        while n < most.min(BATCH) && self.ready(start + n as u64) {
+        // The first was seen before there was a lock: somebody else may have taken it.
+        while n < most.min(BATCH) && ((self.solo && n == 0) || self.ready(start + n as u64)) {
             let slot = self.ring.slot(start + n as u64);
             let head = Head((slot.head.load(Relaxed) >> 32) as u32);
             batch[n].write(Message { head, words: std::array::from_fn(|i| slot.words[i].get()) });

@@ -180,12 +180,19 @@ impl<'m> Waiter<'m> {
 
     #[inline(never)]
     fn slow(&self, site: &impl Fn() -> Site, look: &impl Fn() -> Step) -> Result<(), Aborted> {
+        // Set when something was served: that may be what this rank waits for.
+        let mut served = false;
         'again: loop {
             let patience = match self.cores {
                 _ if cfg!(loom) => Step::Idle,
                 Cores::Own => self.spin(look),
-                Cores::Shared => self.yielding(look),
+                // To yield first would cost a turn of all others.
+                Cores::Shared => match served.then(look) {
+                    None | Some(Step::Idle) => self.yielding(look),
+                    Some(found) => found,
+                },
             };
+            served = true;
             match patience {
                 Step::Done => return Ok(()),
                 // Also who always has something to serve hears that the job is over.

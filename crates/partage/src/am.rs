@@ -124,15 +124,14 @@ impl<A: Pod> Reply<A> {
 }
 
 /// Bytes of arguments of a long message: the place and the length travel with them.
-const LONG_ARGS: usize = conduit::ARGS - 16;
+const LONG_ARGS: usize = conduit::ARGS - size_of::<Laid>();
 
-/// The arguments of a long message on their way.
+/// What goes before the arguments of a long message.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Long {
+struct Laid {
     offset: u64,
     len: u64,
-    args: [u8; LONG_ARGS],
 }
 
 /// A [`Request`], [`LongRequest`] or [`Reply`]: what can be [registered](Job::register_handlers).
@@ -175,8 +174,9 @@ impl<A: Pod> conduit::Handler for Request<A> {
 
 impl<A: Pod, T: Pod> conduit::Handler for LongRequest<A, T> {
     fn run(&self, arrival: &Arrival<'_>) {
-        let (Long { offset, len, args }, _) = arrival.open::<Long>();
-        let args = bytemuck::pod_read_unaligned(&args[..size_of::<A>()]);
+        let (bytes, _) = arrival.open_bytes(size_of::<Laid>() + size_of::<A>());
+        let (laid, args) = bytes.split_at(size_of::<Laid>());
+        let (Laid { offset, len }, args) = (bytemuck::pod_read_unaligned(laid), bytemuck::pod_read_unaligned(args));
         let target = Target(arrival);
         let landed = Landed { ptr: GlobalPtr::new(target.rank(), offset), len: len as usize, target };
         guard(arrival, &self.name, || (self.run)(Token(arrival), &Target(arrival), args, landed));
@@ -408,7 +408,7 @@ impl Job {
     pub fn am<A: Pod>(&self, to: Rank, handler: &'static Request<A>, args: A, payload: &[u8]) {
         let number = self.number("am", to, handler, &handler.name);
         check_payload(self.rank().index(), "am", payload.len());
-        self.all().inner.request(Site::here("am"), to, number, &args, payload);
+        self.all().inner.request(Site::here("am"), to, number, bytemuck::bytes_of(&args), payload);
     }
 
     /// Puts all of `src` at `to`, then runs the handler on `to.rank()`, which finds it there. The arguments have at most 48
@@ -434,9 +434,13 @@ impl Job {
     pub fn am_long<A: Pod, T: Pod>(&self, to: GlobalPtr<T>, src: &[T], handler: &'static LongRequest<A, T>, args: A) {
         let number = self.number("am_long", to.rank(), handler, &handler.name);
         to.put_slice_for(self, "am_long", src);
-        let mut long = Long { offset: to.place().offset, len: src.len() as u64, args: [0; LONG_ARGS] };
-        long.args[..size_of::<A>()].copy_from_slice(bytemuck::bytes_of(&args));
-        self.all().inner.request(Site::here("am_long"), to.rank(), number, &long, &[]);
+        let laid = Laid { offset: to.place().offset, len: src.len() as u64 };
+        let mut both = [0; conduit::ARGS];
+        let (front, rest) = both.split_at_mut(size_of::<Laid>());
+        front.copy_from_slice(bytemuck::bytes_of(&laid));
+        rest[..size_of::<A>()].copy_from_slice(bytemuck::bytes_of(&args));
+        let both = &both[..size_of::<Laid>() + size_of::<A>()];
+        self.all().inner.request(Site::here("am_long"), to.rank(), number, both, &[]);
     }
 
     /// One round of progress: runs what has arrived for me. For long computations; every call that waits does this too.

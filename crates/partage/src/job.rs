@@ -80,7 +80,7 @@ impl Inner {
     /// Serves others: handlers' messages, remote calls, results.
     #[inline(always)]
     pub fn progress(self: &Rc<Self>) -> bool {
-        self.seat.serve(|| self.serve_calls())
+        self.seat.serve(self.calls.has_more(), || self.serve_calls())
     }
 
     /// Waits until `done`, making progress.
@@ -95,7 +95,7 @@ impl Inner {
 
     /// Sends a request, when there is room. (In a called function, progress runs no others meanwhile.)
     #[inline(always)]
-    pub fn request<A: Pod>(self: &Rc<Self>, site: Site, to: Rank, handler: u16, args: &A, payload: &[u8]) {
+    pub fn request(self: &Rc<Self>, site: Site, to: Rank, handler: u16, args: &[u8], payload: &[u8]) {
         if !self.seat.try_request(to.index(), handler, args, payload) {
             self.request_slowly(site, to, handler, args, payload);
         }
@@ -103,7 +103,7 @@ impl Inner {
 
     #[cold]
     #[inline(never)]
-    fn request_slowly<A: Pod>(self: &Rc<Self>, site: Site, to: Rank, handler: u16, args: &A, payload: &[u8]) {
+    fn request_slowly(self: &Rc<Self>, site: Site, to: Rank, handler: u16, args: &[u8], payload: &[u8]) {
         self.wait(site, || self.seat.try_request(to.index(), handler, args, payload));
     }
 

@@ -224,6 +224,13 @@ impl Calls {
         self.kept.get()
     }
 
+    /// Is there something to do besides what arrives?
+    #[inline(always)]
+    pub fn has_more(&self) -> bool {
+        let waits = self.kept.get() | self.results_bytes.get() as u64 | u64::from(self.retry.get());
+        waits != 0 || self.call_in_pieces.get().is_some() || self.result_in_pieces.get().is_some()
+    }
+
     /// Is no call kept back?
     fn is_flushed(&self) -> bool {
         self.kept.get() == 0
@@ -417,7 +424,7 @@ impl Inner {
         while *gone < bytes.len() {
             let piece = &bytes[*gone..bytes.len().min(*gone + LARGE)];
             let head = Piece { key, offset: *gone as u64, total: bytes.len() as u64 };
-            if !self.seat.try_request(to.index(), PIECE, &head, piece) {
+            if !self.seat.try_request(to.index(), PIECE, bytemuck::bytes_of(&head), piece) {
                 return false;
             }
             *gone += piece.len();

@@ -37,7 +37,7 @@ use crate::ring::{Account, BATCH, Batch, Credit, Got, Head, Inlet, Message, Ring
 use crate::shm::control::MOST_RANKS;
 use crate::shm::{Node, Seat};
 use crate::sync::{full_fence, ticks, ticks_per_us};
-use crate::wait::{Aborted, Bell, Step};
+use crate::wait::{Aborted, Bell, Cores, Step};
 use bytemuck::{Pod, bytes_of, bytes_of_mut};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -55,10 +55,10 @@ const NETS: usize = 2;
 const MOST_KEPT: usize = 64;
 /// Requests that one visit serves, so that whoever waits also looks at what it waits for.
 const DRAIN: usize = 32;
-/// Messages that come faster than this are a stream.
-const STREAM_NS: u64 = 100;
+/// Messages with fewer looks in vain between them are a stream.
+const STREAM_LOOKS: u32 = 8;
 /// How long the owner of a queue rests when it has served some of one.
-const REST_NS: u64 = 200;
+const REST_NS: u64 = 150;
 /// A rank that has not served its queue for this long is helped.
 const HELP_AFTER_US: u64 = 10;
 /// Every so many idle looks a rank looks at the others of its process; also if it has not looked for this long.
@@ -135,6 +135,16 @@ struct Letterbox {
     landing: Landing,
     /// Has its thread taken its seat?
     seated: AtomicBool,
+}
+
+impl Letterbox {
+    /// Has nothing arrived, and is nothing kept?
+    #[inline(always)]
+    fn is_idle(&self) -> bool {
+        // All of them, without asking one after the other.
+        let [a, b] = [&self.replies, &self.requests].map(|i| i[AM].is_empty() & i[CALL].is_empty());
+        a & b & (self.kept_count[AM].load(Relaxed) | self.kept_count[CALL].load(Relaxed) == 0)
+    }
 }
 
 /// A reply that waits for a buffer.
@@ -468,11 +478,14 @@ impl Node {
         let mut batch: Batch = [MaybeUninit::uninit(); BATCH];
         let mut served = 0;
         while served < DRAIN {
-            let taken = self.mail.letterbox(r).requests[AM].take(&mut batch, BATCH);
+            // The first one by itself: to see whether there are more takes as long as a message takes from core to core,
+            // and a reply would wait for that.
+            let most = if served == 0 { 1 } else { BATCH };
+            let taken = self.mail.letterbox(r).requests[AM].take(&mut batch, most);
             if taken.is_empty() {
                 break;
             }
-            let caught_up = taken.len() < BATCH;
+            let caught_up = taken.len() < most;
             served += taken.len();
             let mut ended = Ended { mail: &self.mail, target: r, source: 0, n: 0 };
             for message in taken {
@@ -494,7 +507,8 @@ impl Node {
     fn serve_replies(&self, r: usize, owner: bool) -> usize {
         let mut batch: Batch = [MaybeUninit::uninit(); BATCH];
         let letterbox = self.mail.letterbox(r);
-        let taken = letterbox.replies[AM].take(&mut batch, BATCH);
+        // One by itself, as for requests; with the next look comes the next.
+        let taken = letterbox.replies[AM].take(&mut batch, 1);
         for message in taken {
             self.run_taken(r, message, Way::None);
             letterbox.got[AM][message.head.source()].one_more(self.mail.solo);
@@ -516,7 +530,8 @@ impl Node {
         if head.length() == IN_BUFFER {
             let found =
                 self.mail.find(source, if way == Way::None { OF_REPLIES + AM } else { AM }, message.words[WORDS - 1]);
-            if let Some((buffer, _)) = found {
+            if let Some((buffer, len)) = found {
+                buffer.prefetch(len);
                 _lent = Lent { mail: &self.mail, owner: source, buffer };
             }
             body = match found {
@@ -586,13 +601,14 @@ impl Node {
 
 /// When the owner of queues looks at them again after it has served a stream. A look at a slot that a sender is about to
 /// fill takes the line away from it: a receiver that always catches up makes a stream of messages several times slower.
-/// So messages that come in quick succession are let gather; single ones, as in round trips, are not.
+/// So messages that come in quick succession, with few looks in vain between them, are let gather for a moment. Whoever
+/// answers a message, or waits for an answer, does not see its next one sooner than that anyway.
 #[derive(Debug, Default)]
 struct Rest {
     /// In ticks; 0: it looks now.
     until: Cell<u64>,
-    /// When something was served last.
-    last: Cell<u64>,
+    /// Looks in vain since something was served.
+    in_vain: Cell<u32>,
 }
 
 impl Rest {
@@ -611,13 +627,17 @@ impl Rest {
         over
     }
 
-    /// So many messages were served now.
+    /// Nothing was there.
     #[inline(always)]
-    fn served(&self, n: usize, ticks_per_us: u64) {
-        let now = ticks();
-        let since = now.wrapping_sub(self.last.replace(now));
-        if since < n as u64 * STREAM_NS * ticks_per_us / 1000 {
-            self.until.set((now + REST_NS * ticks_per_us / 1000).max(1));
+    fn in_vain(&self) {
+        self.in_vain.set(self.in_vain.get().saturating_add(1));
+    }
+
+    /// Something was served.
+    #[inline(always)]
+    fn served(&self, ticks_per_us: u64) {
+        if self.in_vain.replace(0) < STREAM_LOOKS {
+            self.until.set((ticks() + REST_NS * ticks_per_us / 1000).max(1));
         }
     }
 }
@@ -636,6 +656,7 @@ pub(super) struct Helper {
 /// A rank's own side: what it has sent.
 #[derive(Debug)]
 pub(super) struct Outlet {
+    own: *const Letterbox,
     credits: [Box<[Credit]>; NETS],
     pools: [Pool; NETS],
     helper: Helper,
@@ -660,6 +681,7 @@ impl Outlet {
         let n = mail.peers.len();
         assert!(!mail.letterbox(rank).seated.swap(true, AcqRel), "rank {rank} has its seat already");
         Outlet {
+            own: mail.letterbox(rank),
             credits: [0, 1].map(|_| (0..n).map(|_| Credit::default()).collect()),
             // SAFETY: inside the rank's area, which is zeroed at first and stays mapped as long as the node, which the
             // seat keeps.
@@ -716,11 +738,11 @@ impl Letter<'_> {
 impl Seat {
     /// Sends a request if there is room; to a rank of this process it runs now.
     #[inline(always)]
-    pub fn try_request<A: Pod>(&self, to: usize, handler: u16, args: &A, payload: &[u8]) -> bool {
+    pub fn try_request(&self, to: usize, handler: u16, args: &[u8], payload: &[u8]) -> bool {
         if self.node.mail.peers[to].here {
             let o = &self.outlet;
             o.in_line.set(o.in_line.get() + 1);
-            self.node.run_in_line(to, self.rank, handler, bytes_of(args), payload, Way::InLine);
+            self.node.run_in_line(to, self.rank, handler, args, payload, Way::InLine);
             // It may wait for what the handler did.
             if to != self.rank {
                 self.node.ring(to);
@@ -733,18 +755,18 @@ impl Seat {
     /// Sends a call if there is room, to any rank.
     #[inline(always)]
     pub fn try_call<A: Pod>(&self, to: usize, kind: u16, args: &A, payload: &[u8]) -> bool {
-        self.try_send(CALL, to, kind, args, payload)
+        self.try_send(CALL, to, kind, bytes_of(args), payload)
     }
 
     #[inline(always)]
-    fn try_send<A: Pod>(&self, net: usize, to: usize, handler: u16, args: &A, payload: &[u8]) -> bool {
+    fn try_send(&self, net: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) -> bool {
         let mail = &self.node.mail;
         let (peer, outlet) = (&mail.peers[to], &self.outlet);
-        let (credit, got) = (&outlet.credits[net][to], &mail.letterbox(self.rank).got[net][to]);
+        let (credit, got) = (&outlet.credits[net][to], &self.own_letterbox().got[net][to]);
         if !credit.has_room(peer.shown(net, self.rank), got, mail.window) {
             return false;
         }
-        let Some((head, words, n)) = pack((self.rank, to), handler, bytes_of(args), payload, &outlet.pools[net]) else {
+        let Some((head, words, n)) = pack((self.rank, to), handler, args, payload, &outlet.pools[net]) else {
             return false;
         };
         credit.spend();
@@ -757,9 +779,22 @@ impl Seat {
         true
     }
 
-    /// Serves this rank's handlers' messages, and now and then others' of its process. `also` serves its calls.
+    /// Serves this rank's handlers' messages, and now and then others' of its process. `also` serves its calls; `more` says
+    /// that it has something to do besides what has arrived.
     #[inline(always)]
-    pub fn serve(&self, also: impl FnOnce() -> bool) -> bool {
+    pub fn serve(&self, more: bool, also: impl FnOnce() -> bool) -> bool {
+        // What a waiting rank does most of the time, so it is short.
+        match !more && self.outlet.rest.is_over() && self.own_letterbox().is_idle() {
+            true => {
+                self.outlet.rest.in_vain();
+                self.outlet.can_help && self.help()
+            }
+            false => self.serve_some(also),
+        }
+    }
+
+    #[inline]
+    fn serve_some(&self, also: impl FnOnce() -> bool) -> bool {
         let rest = &self.outlet.rest;
         if !rest.is_over() {
             // Not idle: who is about to sleep looks again first.
@@ -767,11 +802,19 @@ impl Seat {
         }
         // Both, always: neither may starve the other.
         let served = self.node.serve(self.rank, true) + usize::from(also());
-        if served > 0 {
-            rest.served(served, self.outlet.ticks_per_us);
-            return true;
+        match served {
+            0 => rest.in_vain(),
+            // Ranks that share cores come back late enough.
+            _ if self.node.cores == Cores::Shared => {}
+            _ => rest.served(self.outlet.ticks_per_us),
         }
-        self.outlet.can_help && self.help()
+        served > 0
+    }
+
+    #[inline(always)]
+    fn own_letterbox(&self) -> &Letterbox {
+        // SAFETY: one of the node's, which this seat keeps; they do not move.
+        unsafe { &*self.outlet.own }
     }
 
     #[inline]
@@ -785,7 +828,7 @@ impl Seat {
     /// The next call for this rank, or the next result.
     #[inline(always)]
     pub fn next_letter(&self, result: bool) -> Option<Letter<'_>> {
-        let letterbox = self.node.mail.letterbox(self.rank);
+        let letterbox = self.own_letterbox();
         let inlet = if result { &letterbox.replies[CALL] } else { &letterbox.requests[CALL] };
         if inlet.is_empty() { None } else { self.take_letter(inlet, result) }
     }
@@ -823,7 +866,7 @@ impl Seat {
     /// A result from `source` has been dealt with.
     #[inline(always)]
     pub fn result_ended(&self, source: usize) {
-        self.node.mail.letterbox(self.rank).got[CALL][source].one_more(true);
+        self.own_letterbox().got[CALL][source].one_more(true);
     }
 
     /// How many messages this rank has sent.
@@ -874,6 +917,7 @@ impl Conduit for Seat {
 
     #[inline(always)]
     fn request<A: Pod>(&self, site: Site, to: u32, handler: u16, args: &A, payload: &[u8]) -> Result<(), Aborted> {
+        let args = bytes_of(args);
         if self.try_request(to as usize, handler, args, payload) {
             return Ok(());
         }
@@ -883,13 +927,13 @@ impl Conduit for Seat {
 
     #[inline(always)]
     fn progress(&self) -> bool {
-        self.serve(|| false)
+        self.serve(false, || false)
     }
 
     fn wait(&self, site: Site, done: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
         let look = || match done() {
             true => Step::Done,
-            false if self.serve(|| false) => Step::Busy,
+            false if self.serve(false, || false) => Step::Busy,
             false => Step::Idle,
         };
         self.waiter.until(|| site, look)
@@ -975,7 +1019,7 @@ mod tests {
 
     /// Both ranks are of one process here, so that what goes through queues is sent by hand.
     fn send(seat: &Seat, to: usize, n: u64, reply: bool, payload: &[u8]) -> bool {
-        seat.try_send(AM, to, 10, &[n, u64::from(reply)], payload)
+        seat.try_send(AM, to, 10, bytes_of(&[n, u64::from(reply)]), payload)
     }
 
     #[test]
@@ -985,7 +1029,7 @@ mod tests {
         for len in [0, 1, 8, 40, 41, 48, 56, 57, 4096, 4097, pool::LARGE] {
             let payload = vec![1; len];
             for reply in [false, true] {
-                assert!(a.try_request(1, 10, &[5, u64::from(reply)], &payload));
+                assert!(a.try_request(1, 10, bytes_of(&[5, u64::from(reply)]), &payload));
                 assert!(send(&a, 1, 7, reply, &payload) && node.serve(1, true) > 0);
                 assert_eq!(node.serve(0, true) > 0, reply);
                 want[1] += 12 + 2 * len as u64;
