@@ -1,10 +1,125 @@
 //! One suite per contract, run under every mapping: what every job must do, however its ranks are laid out.
 //!
-//! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`soak`] is random
-//! traffic with checked contents, for as long as one likes.
+//! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`am`] is that of active
+//! messages and atomics, [`rpc`] that of calls and of objects that every rank has. [`soak`] is random traffic with
+//! checked contents, for as long as one likes.
 
+use partage::prelude::*;
+use partage::serde::de::Visitor;
+use partage::serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+
+pub mod am;
 pub mod memory;
+pub mod rpc;
 pub mod soak;
+
+/// A case: a program of all ranks.
+pub type Case = (&'static str, fn(&Job));
+
+/// All cases, in their order.
+pub fn cases() -> impl Iterator<Item = &'static Case> {
+    memory::CASES.iter().chain(&am::CASES).chain(&rpc::CASES)
+}
+
+/// How many messages a flood has, each rank's part: as many in all on few ranks as on many. `SCALE` multiplies it.
+pub fn plenty(job: &Job, of_all: usize) -> usize {
+    let scale = std::env::var("SCALE").map_or(1.0, |text| text.parse::<f64>().expect("SCALE is a number"));
+    let slower = if cfg!(debug_assertions) { 10.0 } else { 1.0 };
+    ((of_all as f64 * scale / slower) as usize / job.size()).max(20)
+}
+
+/// A number that looks like no other, from some numbers.
+pub fn mixed<const N: usize>(parts: [u64; N]) -> u64 {
+    let mut all = 0x9e37_79b9_7f4a_7c15u64;
+    for part in parts {
+        all = (all ^ part).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        all ^= all >> 32;
+    }
+    all
+}
+
+/// Fills with bytes that follow from the seed and the place.
+pub fn fill(seed: u64, bytes: &mut [u8]) {
+    let mut word = seed;
+    for chunk in bytes.chunks_mut(8) {
+        word = word.wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        chunk.copy_from_slice(&word.to_ne_bytes()[..chunk.len()]);
+    }
+}
+
+/// `len` bytes that follow from the seed.
+pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fill(seed, &mut bytes);
+    bytes
+}
+
+/// Are they those?
+pub fn are(seed: u64, bytes: &[u8]) -> bool {
+    let mut word = seed;
+    bytes.chunks(8).all(|chunk| {
+        word = word.wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        *chunk == word.to_ne_bytes()[..chunk.len()]
+    })
+}
+
+/// A value whose bytes follow from the seed.
+pub fn value<T: Pod>(seed: u64) -> T {
+    let mut value = T::zeroed();
+    fill(seed, partage::bytemuck::bytes_of_mut(&mut value));
+    value
+}
+
+/// Bytes that serde takes in one piece, as it does strings; a vector goes byte by byte, which takes its time.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Blob(pub Vec<u8>);
+
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Blob, D::Error> {
+        struct Bytes;
+        impl Visitor<'_> for Bytes {
+            type Value = Blob;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Blob, E> {
+                Ok(Blob(bytes.to_vec()))
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
+    }
+}
+
+/// Myself, ranks of my process and ranks of others, but not so many.
+pub fn some_ranks(job: &Job) -> Vec<Rank> {
+    if job.size() <= 3 {
+        return job.ranks().collect();
+    }
+    vec![job.rank(), job.neighbor(1), job.neighbor(job.size() as i64 / 2)]
+}
+
+/// What a panic said.
+pub fn words(payload: Box<dyn std::any::Any + Send>) -> String {
+    match payload.downcast::<String>() {
+        Ok(text) => *text,
+        Err(payload) => payload.downcast_ref::<&str>().map(|text| text.to_string()).unwrap_or_default(),
+    }
+}
+
+/// What `f` says, which panics. A failing rank prints through the panic hook; these panics are expected.
+pub fn refusal<R>(what: &str, f: impl FnOnce() -> R) -> String {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
+        Ok(_) => panic!("{what}: went well, and should not have"),
+        Err(payload) => words(payload),
+    }
+}
 
 /// A small generator, the same on every rank that starts it alike.
 #[derive(Clone, Debug)]

@@ -1,28 +1,52 @@
 //! Runs the suite as the job that it is started as, or soaks: `partage-conformance [soak SECONDS]`.
+//!
+//! `VERBOSE` says each case and its time, `ONLY` runs the cases whose name contains it, `SCALE` multiplies the floods.
 
-use partage_conformance::{memory, soak};
-use std::time::Duration;
+use partage_conformance::{Case, am, cases, memory, soak};
+use std::time::{Duration, Instant};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["soak", seconds] => {
             let time = Duration::from_secs_f64(seconds.parse().expect("seconds"));
-            partage::run(|job| soak::traffic(job, time, 42));
+            // One kind of traffic, then the other, some times.
+            partage::run(|job| {
+                am::register(job);
+                for turn in 0..4 {
+                    soak::traffic(job, time / 8, 42 + turn);
+                    soak::messages(job, time / 8, 42 + turn);
+                }
+            });
         }
         _ => {
+            let wanted = std::env::var("ONLY").unwrap_or_default();
+            let wanted = || cases().filter(|(name, _)| name.contains(&wanted));
+            let verbose = std::env::var_os("VERBOSE").is_some();
             partage::run(|job| {
-                for (name, case) in memory::CASES {
+                am::register(job);
+                for (name, case) in wanted() {
+                    let begun = Instant::now();
                     case(job);
                     job.barrier();
-                    if std::env::var_os("VERBOSE").is_some() && job.rank().0 == 0 {
-                        job.println(format!("ok: {name}"));
+                    if verbose && job.rank().0 == 0 {
+                        job.println(format!("ok: {name} ({:.2} s)", begun.elapsed().as_secs_f64()));
                     }
+                }
+                if verbose {
+                    job.println(format!("{:?}", job.counters()));
                 }
                 assert_eq!(job.allocated(), 0, "the suite leaves nothing behind");
             });
-            // A process may have several jobs, one after the other.
-            partage::run(|job| memory::CASES[0].1(job));
+            if std::env::var_os("ONLY").is_some() {
+                return;
+            }
+            // A process may have several jobs, one after the other, each with its own handlers.
+            let again: [Case; 2] = [memory::CASES[0], am::CASES[1]];
+            partage::run(|job| {
+                am::register_otherwise(job);
+                again.iter().for_each(|(_, case)| case(job));
+            });
         }
     }
 }

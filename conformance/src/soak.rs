@@ -1,7 +1,9 @@
 //! Random traffic with checked contents.
 
-use crate::Random;
+use crate::{Blob, Random, are, bytes, mixed};
+use partage::am::{LongRequest, MEDIUM, Reply, Request, Target};
 use partage::prelude::*;
+use partage::serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// Rounds of random puts and gets of random lengths to random places, each checked by its owner after a barrier, until
@@ -57,4 +59,168 @@ pub fn traffic(job: &Job, time: Duration, seed: u64) {
     job.barrier();
     job.free_all(go_on);
     job.free_all(block);
+}
+
+/// What every message of the traffic carries: where it is counted, what it is known by, and where an answer to it is
+/// counted, which is null where there is to be none.
+#[derive(Clone, Copy, Debug, Pod, Zeroable, Serialize, Deserialize)]
+#[bytemuck(crate = "partage::bytemuck")]
+#[serde(crate = "partage::serde")]
+#[repr(C)]
+struct Stamp {
+    count: GlobalPtr<u64>,
+    key: u64,
+    answer: GlobalPtr<u64>,
+}
+
+impl Stamp {
+    /// The answer, and how long it is.
+    fn answered(self) -> (Stamp, usize) {
+        let key = mixed([self.key, 1]);
+        (Stamp { count: self.answer, key, answer: GlobalPtr::NULL }, key as usize % 3000)
+    }
+
+    /// Two words: how many have come, and the sum of what they are known by.
+    fn counted(self, target: &Target<'_>) {
+        target.at(self.count).fetch_add(1);
+        target.at(self.count.add(1)).fetch_add(self.key);
+    }
+
+    fn counted_by(self, job: &Job) {
+        self.count.at(job).fetch_add(1);
+        self.count.add(1).at(job).fetch_add(self.key);
+    }
+}
+
+static ASKED: Request<Stamp> = Request::new(|token, target, stamp, payload| {
+    let (len, from) = (payload.len(), token.source());
+    assert!(are(stamp.key, payload), "{}: {len} bytes of {from} did not arrive whole", target.rank());
+    stamp.counted(target);
+    if !stamp.answer.is_null() {
+        let (answer, len) = stamp.answered();
+        token.reply(&ANSWERED, answer, &bytes(answer.key, len));
+    }
+});
+static ANSWERED: Reply<Stamp> = Reply::new(|target, from, stamp, payload| {
+    let len = payload.len();
+    assert!(are(stamp.key, payload), "{}: {len} bytes answered by {from} did not arrive whole", target.rank());
+    stamp.counted(target);
+});
+static LANDED: LongRequest<Stamp, u8> = LongRequest::new(|token, target, stamp, landed| {
+    let (len, from) = (landed.len(), token.source());
+    assert!(are(stamp.key, &landed.to_vec()), "{}: {len} bytes of {from} did not land whole", target.rank());
+    stamp.counted(target);
+});
+
+/// Collective: what the messages need.
+pub fn register(job: &Job) {
+    job.register_handlers(&[&ASKED, &ANSWERED, &LANDED]);
+}
+
+fn told(job: &Job, (stamp, text): (Stamp, Blob)) {
+    assert!(are(stamp.key, &text.0), "{}: {} bytes of an argument did not arrive whole", job.rank(), text.0.len());
+    stamp.counted_by(job);
+}
+
+fn called(job: &Job, (stamp, text): (Stamp, Blob)) -> (u64, Blob) {
+    told(job, (stamp, text));
+    let (answer, len) = stamp.answered();
+    (answer.key, Blob(bytes(answer.key, len * (1 + answer.key as usize % 40))))
+}
+
+/// What came to an object from every rank.
+type Ledger = Vec<(u64, u64)>;
+
+fn entered(ledger: &mut Ledger, (from, key, text): (Rank, u64, Blob)) -> u64 {
+    assert!(are(key, &text.0), "{} bytes of {from} for an object did not arrive whole", text.0.len());
+    let (count, sum) = &mut ledger[from.index()];
+    (*count, *sum) = (*count + 1, sum.wrapping_add(key));
+    *count
+}
+
+/// Rounds of random messages of every kind, of random lengths, to random ranks: short, medium, long, answered or not,
+/// calls, calls of objects, waited for in any order. Each is checked by its content where it arrives, and after each round
+/// all that were to come have come once: who sends what is known to all, from the same generator.
+pub fn messages(job: &Job, time: Duration, seed: u64) {
+    const ACTIONS: usize = 24;
+    const PLACE: usize = 4096;
+    let (me, n) = (job.rank(), job.size());
+    // Two words for every rank that sends to me, and two for those that answer me.
+    let counts = job.alloc_all::<u64>(4 * n).expect("some words");
+    let landing = job.alloc_all::<u8>(n * ACTIONS * PLACE).expect("96 KiB per pair");
+    let go_on = job.alloc_all::<u8>(1).expect("a byte");
+    let ledger = job.dist::<Ledger>(vec![(0, 0); n]);
+    let begun = Instant::now();
+    let add = |(count, sum): &mut (u64, u64), key: u64| (*count, *sum) = (*count + 1, sum.wrapping_add(key));
+    // What has come so far: to my words from every rank, to my object, and answers.
+    let mut expected = [vec![(0, 0); n], vec![(0, 0); n], vec![(0, 0); n]];
+    for round in 0u64.. {
+        if me.0 == 0 {
+            let more = u8::from(begun.elapsed() < time);
+            job.ranks().for_each(|r| go_on.on(r).put(job, more));
+        }
+        job.barrier_with(round);
+        if go_on.get(job) == 0 {
+            break;
+        }
+        let (mut events, mut entries) = (vec![], vec![]);
+        for from in job.ranks() {
+            let mut random = Random::new(seed ^ round << 20 ^ u64::from(from.0));
+            for i in 0..ACTIONS {
+                let (to, kind, key) = (Rank(random.below(n) as u32), random.below(10), random.draw());
+                let len = match random.below(20) {
+                    0 => random.below(MEDIUM + 1),
+                    1..5 => random.below(5000),
+                    _ => random.below(130),
+                };
+                if to == me {
+                    add(&mut expected[usize::from(kind >= 8)][from.index()], key);
+                }
+                if from != me {
+                    continue;
+                }
+                let answer = if kind == 3 { counts.add(2 * n + 2 * to.index()) } else { GlobalPtr::NULL };
+                let stamp = Stamp { count: counts.on(to).add(2 * me.index()), key, answer };
+                match kind {
+                    0 | 1 => job.am(to, &ASKED, stamp, &[]),
+                    2 => job.am(to, &ASKED, stamp, &bytes(key, len)),
+                    3 => {
+                        add(&mut expected[2][to.index()], stamp.answered().0.key);
+                        job.am(to, &ASKED, stamp, &bytes(key, len));
+                    }
+                    4 => {
+                        let place = landing.on(to).add((me.index() * ACTIONS + i) * PLACE);
+                        job.am_long(place, &bytes(key, len.min(PLACE)), &LANDED, stamp);
+                    }
+                    5 => job.tell(to, told, (stamp, Blob(bytes(key, len)))),
+                    6 | 7 => events.push((stamp, job.rpc(to, called, (stamp, Blob(bytes(key, len * 3)))))),
+                    8 => ledger.tell(to, |ledger, entry| _ = entered(ledger, entry), (me, key, Blob(bytes(key, len)))),
+                    _ => entries.push(ledger.rpc(to, entered, (me, key, Blob(bytes(key, len))))),
+                }
+            }
+        }
+        let mut random = Random::new(seed ^ round << 20 ^ u64::from(me.0));
+        while !events.is_empty() {
+            let (stamp, event) = events.swap_remove(random.below(events.len()));
+            let (key, Blob(text)) = event.wait();
+            let (answer, len) = stamp.answered();
+            let whole = key == answer.key && text.len() == len * (1 + key as usize % 40) && are(key, &text);
+            assert!(whole, "{me}: round {round}: {} bytes of a result did not arrive whole", text.len());
+        }
+        job.quiet();
+        assert!(entries.into_iter().all(|event| event.wait() > 0));
+        job.barrier();
+        let mut got = vec![0; 4 * n];
+        counts.get_slice(job, &mut got);
+        let pairs = |from: usize| (0..n).map(|r| (got[from + 2 * r], got[from + 2 * r + 1])).collect::<Vec<_>>();
+        assert_eq!(pairs(0), expected[0], "{me}: round {round}: how many messages came and the sum of them");
+        assert_eq!(pairs(2 * n), expected[2], "{me}: round {round}: how many answers came and the sum of them");
+        let entered = ledger.with(|ledger| ledger.clone());
+        assert_eq!(entered, expected[1], "{me}: round {round}: how many calls my object got and the sum of them");
+        job.barrier();
+    }
+    job.barrier();
+    job.free_all(go_on);
+    job.free_all(landing);
+    job.free_all(counts);
 }

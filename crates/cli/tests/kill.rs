@@ -4,6 +4,8 @@
 mod common;
 
 use common::*;
+use partage::am::{LongRequest, MEDIUM, Reply, Request};
+use partage::prelude::*;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -30,10 +32,58 @@ enum When {
     Put,
     Asleep,
     Mixed,
+    /// In a flood of active messages of all against all, short, medium, long and answered.
+    Messages,
+    /// In calls of all against all, waited for and not, and calls in calls.
+    Calls,
+    /// While all flood one rank, which computes.
+    Flood,
+    /// In puts, gets and atomics that are messages.
+    Reference,
     Exit,
 }
 
-const WHEN: [When; 7] = [When::Start, When::Join, When::Barrier, When::Put, When::Asleep, When::Mixed, When::Exit];
+const WHEN: [When; 11] = [
+    When::Start,
+    When::Join,
+    When::Barrier,
+    When::Put,
+    When::Asleep,
+    When::Mixed,
+    When::Messages,
+    When::Calls,
+    When::Flood,
+    When::Reference,
+    When::Exit,
+];
+
+static TAKE: Request<GlobalPtr<u64>> = Request::new(|_, target, p, _| _ = target.at(p).fetch_add(1));
+static ASK: Request<GlobalPtr<u64>> = Request::new(|token, target, p, payload| {
+    target.at(p).fetch_add(1);
+    token.reply(&ANSWER, 1, payload);
+});
+static ANSWER: Reply<u64> = Reply::new(|_, _, _, _| ());
+static LAND: LongRequest<GlobalPtr<u64>, u64> = LongRequest::new(|_, target, p, _| _ = target.at(p).fetch_add(1));
+
+fn again(job: &Job, (left, text): (u32, Vec<u8>)) -> Vec<u8> {
+    if left > 0 {
+        job.tell(job.neighbor(1), |job, args| _ = again(job, args), (left - 1, text.clone()));
+    }
+    text
+}
+
+/// What `Messages` and `Flood` do, some times.
+fn messages(job: &Job, random: &mut Random, block: GlobalPtr<u64>, to: Rank, text: &[u8]) {
+    let count = block.on(to);
+    let longest = if random.below(10) == 0 { MEDIUM } else { 300 };
+    let payload = &text[..random.below(longest)];
+    match random.below(5) {
+        0 | 1 => job.am(to, &TAKE, count, &[]),
+        2 => job.am(to, &TAKE, count, payload),
+        3 => job.am(to, &ASK, count, payload),
+        _ => job.am_long(count.add(8 + random.below(1000)), &[7; 100], &LAND, count),
+    }
+}
 
 #[test]
 fn ranks() {
@@ -42,6 +92,8 @@ fn ranks() {
     partage::run(|job| {
         let mut random = Random(seed ^ u64::from(job.rank().0) << 32);
         let block = job.alloc_all::<u64>(64 << 10).unwrap();
+        job.register_handlers(&[&TAKE, &ASK, &ANSWER, &LAND]);
+        let (text, random_rank) = (vec![7u8; MEDIUM], |random: &mut Random| Rank(random.below(job.size()) as u32));
         job.barrier();
         if job.rank().0 == 0 {
             job.println("ready");
@@ -71,6 +123,30 @@ fn ranks() {
                     let some = job.alloc_all::<u64>(100).unwrap();
                     job.free_all(some);
                 }
+                "Messages" => {
+                    let to = random_rank(&mut random);
+                    messages(job, &mut random, block, to, &text);
+                    if random.below(1000) == 0 {
+                        job.quiet();
+                    }
+                }
+                "Calls" => {
+                    let (to, len) = (random_rank(&mut random), random.below(3000));
+                    let event = job.rpc(to, again, (random.below(4) as u32, text[..len].to_vec()));
+                    match random.below(3) {
+                        0 => assert_eq!(event.wait().len(), len),
+                        _ => drop(event),
+                    }
+                }
+                "Flood" if job.rank().0 == 0 => _ = std::hint::black_box((0..10_000u64).fold(0, |a, b| a ^ b)),
+                "Flood" => messages(job, &mut random, block, Rank(0), &text),
+                "Reference" => {
+                    let there = block.on(random_rank(&mut random));
+                    let mut got = vec![0; random.below(row.len())];
+                    there.put_slice(job, &row[..random.below(row.len())]);
+                    there.get_slice(job, &mut got);
+                    there.add(random.below(1000)).at(job).fetch_add(1);
+                }
                 _ => break,
             }
         }
@@ -97,9 +173,11 @@ fn random_kills() {
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let first = number("SEED", time.as_nanos() as u64 >> 10 & 0xffff_ffff);
     println!("SEED={first}");
+    let wanted = std::env::var("WHEN").ok();
+    let wanted = wanted.map(|name| WHEN.into_iter().find(|w| format!("{w:?}") == name).unwrap());
     let mut summary = Summary::default();
     for seed in first..first + kills {
-        one_kill(seed, &mut summary);
+        one_kill(seed, wanted, &mut summary);
         let done = seed - first + 1;
         if done % 50 == 0 {
             println!("{done} kills: {summary:?}");
@@ -108,24 +186,44 @@ fn random_kills() {
     println!("kills: {kills} of {kills} as they should be: {summary:?}");
 }
 
-fn one_kill(seed: u64, summary: &mut Summary) {
+/// The moments that have to do with messages, each some times.
+#[test]
+fn kills_among_messages() {
+    if std::env::var("CASE").is_ok() {
+        return;
+    }
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let first = time.as_nanos() as u64 >> 10 & 0xffff_ffff;
+    println!("SEED={first}");
+    let mut summary = Summary::default();
+    for (i, when) in
+        [When::Messages, When::Calls, When::Flood, When::Reference].into_iter().cycle().take(24).enumerate()
+    {
+        one_kill(first + i as u64, Some(when), &mut summary);
+    }
+    println!("{summary:?}");
+}
+
+fn one_kill(seed: u64, wanted: Option<When>, summary: &mut Summary) {
     let mut random = Random(seed << 16);
     let ranks = 1 + random.below(16);
     let procs = 1 + random.below(ranks);
     let when = WHEN[random.below(WHEN.len())];
-    let wanted = std::env::var("WHEN").ok();
-    let when = wanted.map_or(when, |name| WHEN.into_iter().find(|w| format!("{w:?}") == name).unwrap());
+    let when = wanted.unwrap_or(when);
     let launcher = random.below(8) == 0;
     let longest = match when {
         When::Join => 3_000 + 2_000 * procs,
-        When::Asleep => 20_000,
+        When::Asleep | When::Messages | When::Calls | When::Flood | When::Reference => 20_000,
         _ => 5_000,
     };
     let delay = Duration::from_micros(random.below(longest) as u64);
     let what = format!("SEED={seed}: {ranks} ranks in {procs} processes, {when:?}, after {delay:?}");
 
     let (n, p) = (ranks.to_string(), procs.to_string());
-    let start = run(&["-n", &n, "--procs", &p]).arg(this_program()).args(RANKS);
+    let mut start = run(&["-n", &n, "--procs", &p]).arg(this_program()).args(RANKS);
+    if when == When::Reference {
+        start = start.env("PARTAGE_REFERENCE", "1");
+    }
     let running = start.env("CASE", format!("{when:?}")).env("SEED", seed.to_string()).start();
     if when <= When::Join {
         while running.begun.elapsed() < delay {

@@ -12,7 +12,8 @@
 //!   kept on its rank and sent later; active messages wait for room. A function of a [`Dist`] has the object only.
 //! * **Failure**: a panic in a called function comes back, as a panic of whoever waits for the result; an object that it
 //!   was changing stays as it left it. A panic in a told function, or in one whose event was dropped, ends the job.
-//! * **Size**: any. What does not fit into a message (64 KiB) travels in pieces.
+//! * **Size**: any. What does not fit into a message (64 KiB) travels in pieces, and such arguments one call at a time:
+//!   when the calls before have ended.
 //! * **Types**: what serde serializes without asking the format for names: structs, enums, collections, strings. Not
 //!   those that decide by what they find (`#[serde(untagged)]`, `flatten`, `skip_serializing_if`): the format is postcard.
 //!
@@ -444,7 +445,9 @@ impl Inner {
                     true => self.seat.try_call(to.index(), p.kind, &p.head, &p.bytes),
                     false => {
                         let kind = if p.kind == CALL { CALL_IN_PIECES } else { TELL_IN_PIECES };
-                        self.send_pieces(to, OF_ARGS | u64::from(p.head.id), &p.bytes, &mut p.gone)
+                        // Long arguments are kept by their target until the call runs: one of them at a time.
+                        (p.gone > 0 || self.seat.is_quiet_to(to.index()))
+                            && self.send_pieces(to, OF_ARGS | u64::from(p.head.id), &p.bytes, &mut p.gone)
                             && self.seat.try_call(to.index(), kind, &p.head, &[])
                     }
                 };

@@ -6,7 +6,9 @@
 use partage::bytemuck;
 use partage::prelude::*;
 use rustix::thread::futex;
+use std::cell::UnsafeCell;
 use std::hint::black_box;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Something in a cache line of its own.
@@ -41,13 +43,32 @@ impl Board {
     /// Collective; the board is never given back.
     pub fn new(job: &Job) -> partage::Result<&Board> {
         assert!(job.size() <= MOST_RANKS);
-        let block = job.alloc_all::<[u64; 8]>(size_of::<Board>().div_ceil(64))?.on(Rank(0));
-        // SAFETY: the bytes are reached through the atomics of this board only, on all ranks.
-        let board = unsafe { block.as_raw(job) }.expect("rank 0 is on this node").cast::<Board>();
-        assert!(board.is_aligned());
-        // SAFETY: aligned, as long as a board, zeroed (which every atomic may be), never freed and so mapped as long as
-        // the job, and written by nobody but through shared references to atomics.
-        Ok(unsafe { &*board })
+        let boards = Everywhere::<Board>::new(job)?;
+        // SAFETY: a board consists of atomics.
+        Ok(unsafe { boards.on(Rank(0)) })
+    }
+}
+
+/// A `T` on every rank, zeroed; never given back.
+struct Everywhere<'j, T>(&'j Job, GlobalPtr<[u64; 8]>, PhantomData<T>);
+
+impl<'j, T> Everywhere<'j, T> {
+    /// Collective.
+    fn new(job: &'j Job) -> partage::Result<Self> {
+        Ok(Everywhere(job, job.alloc_all(size_of::<T>().div_ceil(64))?, PhantomData))
+    }
+
+    /// That of a rank.
+    ///
+    /// # Safety
+    /// A `T` consists of atomics, and of cells that they guard: zeros are one, and all ranks may use it at once through
+    /// shared references.
+    unsafe fn on(&self, rank: Rank) -> &'j T {
+        let place = raw(self.0, self.1.on(rank).cast(), size_of::<T>()).cast::<T>();
+        assert!(place.is_aligned());
+        // SAFETY: aligned, as long as a `T`, zeroed (which a `T` may be), never freed and so mapped as long as the job,
+        // and written by nobody but through such references.
+        unsafe { &*place }
     }
 }
 
@@ -100,6 +121,94 @@ pub fn wake(board: &Board, turn: u32) {
     board.bell.0.store(turn, Release);
     // It fails for a bad address only.
     let _ = futex::wake(&board.bell.0, futex::Flags::empty(), i32::MAX as u32);
+}
+
+/// Slots of a ring.
+const SLOTS: u64 = 1024;
+/// The receiver says how far it is every so many slots.
+const REPORT: u64 = 64;
+
+/// Messages from one rank to one other.
+#[repr(C)]
+struct Ring {
+    slots: [Slot; SLOTS as usize],
+    /// The number of the last message that the receiver has taken, as far as it has said.
+    taken: Line<AtomicU64>,
+}
+
+/// A message of seven words in a cache line.
+#[repr(C, align(64))]
+struct Slot {
+    /// Of the message that lies here: 1 for the first of the ring. Stored last, by a release, and loaded first.
+    number: AtomicU64,
+    words: UnsafeCell<[u64; 7]>,
+}
+
+/// A rank's ends of two rings: one to another rank, and one from it. Where they wait they call `wait`, again and again.
+///
+/// A loop has them in a variable of its own, that is in registers: one store elsewhere between those of two messages, such
+/// as that of a number in memory, makes a stream four times slower.
+pub struct Rings<'j> {
+    into: &'j Ring,
+    from: &'j Ring,
+    sent: u64,
+    received: u64,
+    /// The last message for which there is room, as far as is known.
+    room: u64,
+}
+
+impl<'j> Rings<'j> {
+    /// Collective: with `peer`, which names this rank. They lie in their receivers' segments.
+    pub fn new(job: &'j Job, peer: Rank) -> partage::Result<Rings<'j>> {
+        let rings = Everywhere::<Ring>::new(job)?;
+        // SAFETY: a ring consists of atomics and of words that they guard, as `send` and `receive` say.
+        let [into, from] = [peer, job.rank()].map(|receiver| unsafe { rings.on(receiver) });
+        Ok(Rings { into, from, sent: 0, received: 0, room: SLOTS })
+    }
+
+    /// One message.
+    #[inline(always)]
+    pub fn send(&mut self, words: [u64; 7], wait: impl Fn()) {
+        self.sent += 1;
+        while self.room < self.sent {
+            wait();
+            self.room = self.into.taken.0.load(Acquire) + SLOTS;
+        }
+        let slot = &self.into.slots[(self.sent % SLOTS) as usize];
+        // SAFETY: only this end writes here. The receiver has said that it has read what lay here (acquired above), and
+        // reads what lies here now when it has seen the number.
+        unsafe { slot.words.get().write(words) };
+        slot.number.store(self.sent, Release);
+    }
+
+    /// The next message.
+    #[inline(always)]
+    pub fn receive(&mut self, wait: impl Fn()) -> [u64; 7] {
+        self.received += 1;
+        let slot = &self.from.slots[(self.received % SLOTS) as usize];
+        while slot.number.load(Acquire) != self.received {
+            wait();
+        }
+        // SAFETY: the sender stored the number after the words (acquired above), and writes here again when it has seen
+        // that this message was taken, which is said after this.
+        let words = unsafe { slot.words.get().read() };
+        if self.received.is_multiple_of(REPORT) {
+            self.report();
+        }
+        words
+    }
+
+    /// Says how far this end is, as [`all_taken`](Self::all_taken) of the other needs it after the last message.
+    pub fn report(&self) {
+        self.from.taken.0.store(self.received, Release);
+    }
+
+    /// Waits until the other end has taken all messages.
+    pub fn all_taken(&self, wait: impl Fn()) {
+        while self.into.taken.0.load(Acquire) < self.sent {
+            wait();
+        }
+    }
 }
 
 /// Places in segments as `rank << 44 | offset`, and the bases to find them by: a global pointer by hand.

@@ -1,12 +1,13 @@
 //! `partage bench`: every figure beside its floor, which is the same thing done by hand in the same run.
 //!
-//! * [`FIGURES`]: what is measured, on how many ranks, and what it may be.
-//! * [`ranks`]: the measurements, as the ranks of a job do them; [`floor`]: the same by hand.
+//! * [`MICRO`], [`AM`]: what is measured, on how many ranks, and what it may be.
+//! * [`ranks`], [`am`]: the measurements, as the ranks of a job do them; [`floor`]: the same by hand.
 //! * [`measure`]: which rounds count, and what is made of them.
 //!
 //! The driver launches this program again for each figure, as the ranks of a job; rank 0 leaves its result in a file. It
 //! does not judge: a figure over its limit is shown as such and is no error.
 
+mod am;
 mod floor;
 mod measure;
 mod ranks;
@@ -14,7 +15,7 @@ mod ranks;
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
-use measure::Measured;
+use measure::{Measured, Round, Tally};
 use partage_boot::Spec;
 use partage_conduit::topology;
 use ranks::Bench;
@@ -26,17 +27,30 @@ use std::time::{Duration, Instant};
 #[derive(Subcommand)]
 pub enum What {
     /// Puts, gets, barriers, waiting, starting: small things, each beside the same by hand
+    ///
+    /// One figure is measured only if `--only` names it: `cold_build`, which compiles the library from its sources with
+    /// cargo.
     Micro(Options),
+    /// Active messages and calls, each beside raw rings in the same memory
+    Am(Options),
 }
 
-/// What `bench micro` takes.
+impl What {
+    fn group(self) -> (&'static [Figure], Options) {
+        match self {
+            What::Micro(options) => (&MICRO, options),
+            What::Am(options) => (&AM, options),
+        }
+    }
+}
+
+/// What every group takes.
 #[derive(Args)]
 pub struct Options {
     /// Print one JSON object per figure, and nothing else
     #[arg(long)]
     json: bool,
-    /// Measure these figures only. One is measured only if it is named here: `cold_build`, which compiles the library
-    /// from its sources with cargo
+    /// Measure these figures only
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// Rounds that count; figures whose rounds take long have fewer
@@ -58,10 +72,10 @@ pub struct RankOptions {
 }
 
 use Limit::{Ratio, Value};
-use Mapping::{OwnCores, Procs, Threads};
+use Mapping::{Hybrid, OwnCores, Procs, Threads};
 
-/// All figures, in the order in which they are measured.
-const FIGURES: [Figure; 26] = [
+/// The figures of `bench micro`, in the order in which they are measured.
+static MICRO: [Figure; 26] = [
     job("put_8", 2, Procs, "ns", Ratio(1.5), ranks::put_8),
     job("get_8", 2, Procs, "ns", Ratio(1.5), ranks::get_8),
     job("put_64k", 2, Procs, "us", Ratio(1.05), ranks::put::<{ 64 << 10 }>),
@@ -90,7 +104,33 @@ const FIGURES: [Figure; 26] = [
     driver(COLD_BUILD, Value(60.0), cold_build).most(1),
 ];
 
+/// Those of `bench am`.
+static AM: [Figure; 20] = [
+    job("am_short_rtt", 2, Procs, "ns", Ratio(1.25), am::short_rtt),
+    job("am_short_rtt_threads", 2, Threads, "ns", Ratio(0.3), am::short_rtt),
+    job("am_short_rtt_hybrid", 4, Hybrid, "ns", Limit::None, am::short_rtt),
+    job("am_short_rtt_16", 16, Procs, "ns", Ratio(1.3), am::short_rtt_of_pairs::<1>),
+    job("am_thread_safety", 4, Hybrid, "×", Ratio(1.15), am::short_rtt_of_pairs::<2>).against(Procs).most(9),
+    job("am_medium_1k_rtt", 2, Procs, "ns", Ratio(2.9), am::medium_rtt::<1024>),
+    job("am_medium_64k_rtt", 2, Procs, "ns", Ratio(1.5), am::medium_rtt_by_copies::<{ 64 << 10 }>),
+    job("am_medium_rtt_8", 2, Procs, "ns", Limit::None, am::medium_rtt::<8>),
+    job("am_medium_rtt_64", 2, Procs, "ns", Limit::None, am::medium_rtt::<64>),
+    job("am_medium_rtt_512", 2, Procs, "ns", Limit::None, am::medium_rtt::<512>),
+    job("am_medium_rtt_4k", 2, Procs, "ns", Limit::None, am::medium_rtt::<{ 4 << 10 }>),
+    job("am_medium_rtt_16k", 2, Procs, "ns", Limit::None, am::medium_rtt::<{ 16 << 10 }>),
+    job("am_medium_rtt_64k", 2, Procs, "ns", Limit::None, am::medium_rtt::<{ 64 << 10 }>),
+    job("am_long_rtt_1k", 2, Procs, "ns", Limit::None, am::long_rtt::<1024>),
+    job("am_long_rtt_64k", 2, Procs, "ns", Limit::None, am::long_rtt::<{ 64 << 10 }>),
+    job("am_long_rtt_1m", 2, Procs, "ns", Limit::None, am::long_rtt::<{ 1 << 20 }>),
+    job("am_short_stream", 2, Procs, "ns", Ratio(4.0), am::stream::<0>),
+    job("am_medium_stream_1k", 2, Procs, "ns", Limit::None, am::stream::<1024>),
+    job("am_long_stream_64k", 2, Procs, "ns", Limit::None, am::long_stream::<{ 64 << 10 }>),
+    job("rpc_8_rtt", 2, Procs, "ns", Ratio(1.5), am::rpc_rtt),
+];
+
 const COLD_BUILD: &str = "cold_build";
+/// Rounds of each job where a figure compares jobs.
+const ROUNDS_OF_ONE: usize = 3;
 /// No measurement takes this long, unless something hangs.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
@@ -114,8 +154,9 @@ enum Limit {
 
 #[derive(Clone, Copy)]
 enum How {
-    /// By a job whose ranks are bound to cores, round robin.
-    Job { ranks: usize, mapping: Mapping, what: fn(&Bench) -> Measured },
+    /// By a job whose ranks are bound to cores, round robin; or by two kinds of job, one of them under the mapping
+    /// `against`: then the value is the ratio to the floor in the one, and its floor that in the other.
+    Job { ranks: usize, mapping: Mapping, against: Option<Mapping>, what: fn(&Bench) -> Measured },
     /// By the driver: the seconds of one round. The path is that of a file it may use.
     Driver(fn(&Path) -> Result<f64, String>),
 }
@@ -127,6 +168,8 @@ enum Mapping {
     Procs,
     /// Threads of one process, on two cores.
     Threads,
+    /// Two processes of threads, on two cores.
+    Hybrid,
     /// Processes with a core each; left out where there are fewer cores. No limit: machines differ. (GASNet-EX was seen
     /// to take 1.8 to 2.2 µs for a barrier of 16.)
     OwnCores,
@@ -140,7 +183,7 @@ const fn job(
     limit: Limit,
     what: fn(&Bench) -> Measured,
 ) -> Figure {
-    Figure { name, unit, limit, most: usize::MAX, how: How::Job { ranks, mapping, what } }
+    Figure { name, unit, limit, most: usize::MAX, how: How::Job { ranks, mapping, against: None, what } }
 }
 
 const fn driver(name: &'static str, limit: Limit, what: fn(&Path) -> Result<f64, String>) -> Figure {
@@ -149,9 +192,9 @@ const fn driver(name: &'static str, limit: Limit, what: fn(&Path) -> Result<f64,
 
 /// Measures and prints; 1 if something could not be measured.
 pub fn bench(what: What) -> i32 {
-    let What::Micro(options) = what;
+    let (group, options) = what.group();
     let cores = topology::allowed_cores();
-    let figures = match select(&options.only, cores.len()) {
+    let figures = match select(group, &options.only, cores.len()) {
         Ok(figures) => figures,
         Err(why) => {
             eprintln!("partage: {why}");
@@ -192,8 +235,8 @@ pub fn bench(what: What) -> i32 {
     code
 }
 
-/// Those that were asked for, or all that this machine can do.
-fn select(only: &[String], cores: usize) -> Result<Vec<&'static Figure>, String> {
+/// Those of a group that were asked for, or all that this machine can do.
+fn select<'f>(group: &'f [Figure], only: &[String], cores: usize) -> Result<Vec<&'f Figure>, String> {
     if cores < 2 {
         return Err("the benchmark needs two cores".into());
     }
@@ -202,9 +245,9 @@ fn select(only: &[String], cores: usize) -> Result<Vec<&'static Figure>, String>
         _ => f.name != COLD_BUILD,
     };
     if only.is_empty() {
-        return Ok(FIGURES.iter().filter(|f| fits(f)).collect());
+        return Ok(group.iter().filter(|f| fits(f)).collect());
     }
-    let find = |name: &String| FIGURES.iter().find(|f| f.name == name).ok_or_else(|| unknown(name));
+    let find = |name: &String| group.iter().find(|f| f.name == name).ok_or_else(|| unknown(group, name));
     let found = only.iter().map(find).collect::<Result<Vec<_>, _>>()?;
     match found.iter().find(|f| !fits(f) && f.name != COLD_BUILD) {
         Some(f) => Err(format!("{} needs more than {cores} cores", f.name)),
@@ -212,8 +255,8 @@ fn select(only: &[String], cores: usize) -> Result<Vec<&'static Figure>, String>
     }
 }
 
-fn unknown(name: &str) -> String {
-    let names: Vec<&str> = FIGURES.iter().map(|f| f.name).collect();
+fn unknown(group: &[Figure], name: &str) -> String {
+    let names: Vec<&str> = group.iter().map(|f| f.name).collect();
     format!("there is no figure {name}; there are {}", names.join(", "))
 }
 
@@ -223,25 +266,50 @@ impl Figure {
         self
     }
 
+    const fn against(mut self, other: Mapping) -> Figure {
+        if let How::Job { against, .. } = &mut self.how {
+            *against = Some(other);
+        }
+        self
+    }
+
     fn measure(&self, rounds: usize, cores: &[usize]) -> Result<Measured, String> {
         let rounds = rounds.min(self.most);
         let out = std::env::temp_dir().join(format!("partage-bench-{}", std::process::id()));
         let result = match self.how {
             How::Driver(what) => (0..rounds).map(|_| what(&out)).collect::<Result<_, _>>().map(Measured::absolute),
-            How::Job { ranks, mapping, .. } => {
-                let mut spec = this_program(ranks, &[self.name, &rounds.to_string()])?;
-                spec.args.push((&out).into());
-                spec.procs = if mapping == Threads { 1 } else { ranks };
-                spec.env.push(("PARTAGE_BIND".into(), "core".into()));
-                // The ranks inherit it.
-                topology::allow(&cores[..if mapping == OwnCores { cores.len() } else { 2 }]);
-                let ended = launch(&spec);
-                topology::allow(cores);
-                ended.and_then(|()| read(&out)).and_then(|line| line.parse())
+            How::Job { ranks, mapping, against: None, .. } => self.run(ranks, mapping, rounds, cores, &out),
+            How::Job { ranks, mapping, against: Some(other), .. } => {
+                let run = |mapping| self.run(ranks, mapping, ROUNDS_OF_ONE, cores, &out);
+                compare(rounds, || run(mapping), || run(other))
             }
         };
         let _ = std::fs::remove_file(&out);
         result
+    }
+
+    /// What a job of this figure says.
+    fn run(
+        &self,
+        ranks: usize,
+        mapping: Mapping,
+        rounds: usize,
+        cores: &[usize],
+        out: &Path,
+    ) -> Result<Measured, String> {
+        let mut spec = this_program(ranks, &[self.name, &rounds.to_string()])?;
+        spec.args.push(out.into());
+        spec.procs = match mapping {
+            Threads => 1,
+            Hybrid => 2,
+            Procs | OwnCores => ranks,
+        };
+        spec.env.push(("PARTAGE_BIND".into(), "core".into()));
+        // The ranks inherit it.
+        topology::allow(&cores[..if mapping == OwnCores { cores.len() } else { 2 }]);
+        let ended = launch(&spec);
+        topology::allow(cores);
+        ended.and_then(|()| read(out)).and_then(|line| line.parse())
     }
 
     fn within(&self, m: &Measured) -> Option<bool> {
@@ -258,6 +326,25 @@ impl Figure {
         let (name, unit) = (self.name, self.unit);
         format!(r#"{{"name":"{name}","value":{value},"unit":"{unit}","floor":{floor},"ratio":{ratio}}}"#)
     }
+}
+
+/// Rounds of other, ours, ours, other, each a job that has a floor: the ratios to it, and their ratio.
+fn compare(
+    rounds: usize,
+    ours: impl Fn() -> Result<Measured, String>,
+    other: impl Fn() -> Result<Measured, String>,
+) -> Result<Measured, String> {
+    let mut tally = Tally::default();
+    while !tally.is_enough(rounds) {
+        let jobs = [other()?, ours()?, ours()?, other()?];
+        let mean =
+            |a: usize, b: usize, what: fn(&Measured) -> Option<f64>| Some((what(&jobs[a])? + what(&jobs[b])?) / 2.0);
+        let of = |what| mean(0, 3, what).zip(mean(1, 2, what)).ok_or("a job without a floor");
+        // The hand-off of the ones against that of the others, as before and after.
+        let ((before, after), (floor, ours)) = (of(|m| m.handoff)?, of(|m| m.ratio)?);
+        tally.push(Round { before, after, ours, floor: Some(floor) });
+    }
+    Ok(tally.measured())
 }
 
 fn table(results: &[(&Figure, Measured)]) -> Table {
@@ -393,9 +480,9 @@ pub fn rank(options: RankOptions) -> i32 {
             }
         }
         name => {
-            let figure = FIGURES.iter().find(|f| f.name == name);
+            let figure = MICRO.iter().chain(&AM).find(|f| f.name == name);
             let Some(How::Job { what, .. }) = figure.map(|f| f.how) else {
-                eprintln!("partage: {}", unknown(name));
+                eprintln!("partage: no job measures {name}");
                 return 2;
             };
             partage::run(|job| -> Result<(), String> {
@@ -416,15 +503,32 @@ mod tests {
 
     #[test]
     fn figures_can_be_chosen() {
-        let names = |only: &[&str], cores| {
+        let names = |group, only: &[&str], cores| {
             let only: Vec<String> = only.iter().map(|n| n.to_string()).collect();
-            select(&only, cores).map(|f| f.iter().map(|f| f.name).collect::<Vec<_>>())
+            select(group, &only, cores).map(|f| f.iter().map(|f| f.name).collect::<Vec<_>>())
         };
-        let all = names(&[], 2).unwrap();
+        let all = names(&MICRO, &[], 2).unwrap();
         assert!(all.contains(&"put_8") && !all.contains(&COLD_BUILD) && !all.contains(&"barrier_4_cores"));
-        assert!(names(&[], 8).unwrap().contains(&"barrier_8_cores"));
-        assert_eq!(names(&[COLD_BUILD, "put_8"], 2).unwrap(), [COLD_BUILD, "put_8"]);
-        assert!(names(&["barrier_4_cores"], 2).is_err() && names(&["put_9"], 2).is_err() && names(&[], 1).is_err());
+        assert!(names(&MICRO, &[], 8).unwrap().contains(&"barrier_8_cores"));
+        assert_eq!(names(&MICRO, &[COLD_BUILD, "put_8"], 2).unwrap(), [COLD_BUILD, "put_8"]);
+        assert!(names(&MICRO, &["barrier_4_cores"], 2).is_err() && names(&MICRO, &[], 1).is_err());
+        assert_eq!(names(&AM, &[], 2).unwrap().len(), AM.len());
+        assert!(names(&AM, &["put_8"], 2).is_err_and(|why| why.contains("there are am_short_rtt, ")));
+    }
+
+    #[test]
+    fn figures_have_names_of_their_own() {
+        let mut names: Vec<&str> = MICRO.iter().chain(&AM).map(|f| f.name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|two| two[0] != two[1]));
+    }
+
+    #[test]
+    fn jobs_are_compared_by_their_ratios() {
+        let job = |ratio| Ok(Measured { ratio: Some(ratio), handoff: Some(70.0), ..Measured::absolute(vec![1.0]) });
+        let m = compare(3, || job(1.5), || job(1.2)).unwrap();
+        assert_eq!((m.value, m.floor, m.ratio, m.kept), (1.5, Some(1.2), Some(1.25), 3));
+        assert!(compare(3, || Ok(Measured::absolute(vec![1.0])), || job(1.0)).is_err());
     }
 
     #[test]
@@ -432,9 +536,9 @@ mod tests {
         let text = [0.0, 0.0031416, 1.0, 9.99996, 74.25, 12345.6].map(digits);
         assert_eq!(text, ["0", "0.003142", "1", "10", "74.25", "12346"]);
         let m = Measured { floor: Some(2.0), ratio: Some(1.5), ..Measured::absolute(vec![3.0]) };
-        assert_eq!(FIGURES[0].json(&m), r#"{"name":"put_8","value":3,"unit":"ns","floor":2,"ratio":1.5}"#);
-        assert_eq!(FIGURES[0].within(&m), Some(true));
+        assert_eq!(MICRO[0].json(&m), r#"{"name":"put_8","value":3,"unit":"ns","floor":2,"ratio":1.5}"#);
+        assert_eq!(MICRO[0].within(&m), Some(true));
         let m = Measured::absolute(vec![3.0]);
-        assert_eq!(FIGURES[0].json(&m), r#"{"name":"put_8","value":3,"unit":"ns","floor":null,"ratio":null}"#);
+        assert_eq!(MICRO[0].json(&m), r#"{"name":"put_8","value":3,"unit":"ns","floor":null,"ratio":null}"#);
     }
 }

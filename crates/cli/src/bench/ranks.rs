@@ -25,9 +25,12 @@ const PLACES: usize = 4096;
 
 /// A rank that measures.
 pub struct Bench<'j> {
-    job: &'j Job,
-    board: &'j Board,
-    me: usize,
+    /// Its handle to the job.
+    pub job: &'j Job,
+    /// Words that all ranks use.
+    pub board: &'j Board,
+    /// The number of this rank.
+    pub me: usize,
     rounds: usize,
 }
 
@@ -38,7 +41,7 @@ impl<'j> Bench<'j> {
     }
 
     /// Rounds of floor, ours, ours, floor.
-    fn compare(&self, mut ours: impl FnMut() -> f64, mut floor: impl FnMut() -> f64) -> Measured {
+    pub fn compare(&self, mut ours: impl FnMut() -> f64, mut floor: impl FnMut() -> f64) -> Measured {
         let mut round = || {
             let first = self.sample(&mut floor);
             let both = self.sample(&mut ours) + self.sample(&mut ours);
@@ -124,7 +127,7 @@ impl<'j> Bench<'j> {
 }
 
 /// Monotonic time, the same in all processes.
-fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 

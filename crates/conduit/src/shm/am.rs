@@ -57,8 +57,9 @@ const MOST_KEPT: usize = 64;
 const DRAIN: usize = 32;
 /// Messages with fewer looks in vain between them are a stream.
 const STREAM_LOOKS: u32 = 8;
-/// How long the owner of a queue rests when it has served some of one.
-const REST_NS: u64 = 150;
+/// How long the owner of a queue rests for each message that it has served of one, and at most.
+const REST_NS: u64 = 100;
+const LONGEST_REST_NS: u64 = 200;
 /// A rank that has not served its queue for this long is helped.
 const HELP_AFTER_US: u64 = 10;
 /// Every so many idle looks a rank looks at the others of its process; also if it has not looked for this long.
@@ -85,7 +86,9 @@ const RINGS: usize = ACCOUNTS + NETS * (MOST_RANKS + 1) * size_of::<Account>();
 const POOLS: usize = RINGS + 2 * NETS * MOST * size_of::<Slot>();
 /// Which pool: those of the nets' requests come first, then those of their replies.
 const OF_REPLIES: usize = NETS;
-const POOL_STRIDE: usize = pool::LEN.next_multiple_of(4096);
+/// A kilobyte more than pages: a payload that is copied from one pool to another does not meet itself at the same place of
+/// a page.
+const POOL_STRIDE: usize = pool::LEN.next_multiple_of(4096) + 1024;
 /// Bytes of a rank's area: a multiple of a huge page, with room for the skew.
 pub const AREA: usize = (POOLS + 2 * NETS * POOL_STRIDE + 4096).next_multiple_of(2 << 20);
 
@@ -414,7 +417,12 @@ impl Node {
     fn answer(&self, net: usize, from: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) {
         let letterbox = self.mail.letterbox(from);
         match pack((from, to), handler, args, payload, &letterbox.pools[net]) {
-            Some(packed) => self.push_reply(net, to, packed),
+            Some(packed) => {
+                self.push_reply(net, to, packed);
+                if packed.0.length() == IN_BUFFER {
+                    letterbox.pools[net].prefetch(payload.len());
+                }
+            }
             None => {
                 let (args, payload) = (args.to_vec(), payload.to_vec());
                 let mut kept = letterbox.kept[net].lock().unwrap_or_else(PoisonError::into_inner);
@@ -633,11 +641,12 @@ impl Rest {
         self.in_vain.set(self.in_vain.get().saturating_add(1));
     }
 
-    /// Something was served.
+    /// So many messages were served.
     #[inline(always)]
-    fn served(&self, ticks_per_us: u64) {
+    fn served(&self, n: usize, ticks_per_us: u64) {
         if self.in_vain.replace(0) < STREAM_LOOKS {
-            self.until.set((ticks() + REST_NS * ticks_per_us / 1000).max(1));
+            let ns = (n as u64 * REST_NS).min(LONGEST_REST_NS);
+            self.until.set((ticks() + ns * ticks_per_us / 1000).max(1));
         }
     }
 }
@@ -653,11 +662,42 @@ pub(super) struct Helper {
     seen: Cell<(usize, u64, u64)>,
 }
 
+/// What sending to one rank touches, in one line.
+#[repr(align(64))]
+#[derive(Debug)]
+struct Route {
+    ring: Ring,
+    bell: *const Bell,
+    shown: *const Shown,
+    got: *const Got,
+    credit: Credit,
+    /// Is it of this process?
+    here: bool,
+}
+
+impl Route {
+    fn shown(&self) -> &Shown {
+        // SAFETY: in the target's area, which the node keeps mapped.
+        unsafe { &*self.shown }
+    }
+
+    fn got(&self) -> &Got {
+        // SAFETY: of a letterbox of the node, which does not move.
+        unsafe { &*self.got }
+    }
+
+    fn bell(&self) -> &Bell {
+        // SAFETY: as for `shown`.
+        unsafe { &*self.bell }
+    }
+}
+
 /// A rank's own side: what it has sent.
 #[derive(Debug)]
 pub(super) struct Outlet {
     own: *const Letterbox,
-    credits: [Box<[Credit]>; NETS],
+    routes: [Box<[Route]>; NETS],
+    window: u32,
     pools: [Pool; NETS],
     helper: Helper,
     rest: Rest,
@@ -680,9 +720,16 @@ impl Outlet {
     pub fn new(mail: &Mail, rank: usize) -> Outlet {
         let n = mail.peers.len();
         assert!(!mail.letterbox(rank).seated.swap(true, AcqRel), "rank {rank} has its seat already");
+        let own = mail.letterbox(rank);
+        let route = |net: usize, to: usize| {
+            let peer = &mail.peers[to];
+            let (shown, got): (*const _, *const _) = (peer.shown(net, rank), &own.got[net][to]);
+            Route { ring: peer.requests[net], bell: peer.bell, shown, got, credit: Credit::default(), here: peer.here }
+        };
         Outlet {
-            own: mail.letterbox(rank),
-            credits: [0, 1].map(|_| (0..n).map(|_| Credit::default()).collect()),
+            own,
+            routes: [AM, CALL].map(|net| (0..n).map(|to| route(net, to)).collect()),
+            window: mail.window,
             // SAFETY: inside the rank's area, which is zeroed at first and stays mapped as long as the node, which the
             // seat keeps.
             pools: [AM, CALL].map(|net| unsafe { Pool::new(mail.peers[rank].pool(net), n) }),
@@ -739,7 +786,7 @@ impl Seat {
     /// Sends a request if there is room; to a rank of this process it runs now.
     #[inline(always)]
     pub fn try_request(&self, to: usize, handler: u16, args: &[u8], payload: &[u8]) -> bool {
-        if self.node.mail.peers[to].here {
+        if self.outlet.routes[AM][to].here {
             let o = &self.outlet;
             o.in_line.set(o.in_line.get() + 1);
             self.node.run_in_line(to, self.rank, handler, args, payload, Way::InLine);
@@ -760,19 +807,18 @@ impl Seat {
 
     #[inline(always)]
     fn try_send(&self, net: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) -> bool {
-        let mail = &self.node.mail;
-        let (peer, outlet) = (&mail.peers[to], &self.outlet);
-        let (credit, got) = (&outlet.credits[net][to], &self.own_letterbox().got[net][to]);
-        if !credit.has_room(peer.shown(net, self.rank), got, mail.window) {
+        let outlet = &self.outlet;
+        let route = &outlet.routes[net][to];
+        if !route.credit.has_room(route.shown(), route.got(), outlet.window) {
             return false;
         }
         let Some((head, words, n)) = pack((self.rank, to), handler, args, payload, &outlet.pools[net]) else {
             return false;
         };
-        credit.spend();
+        route.credit.spend();
         outlet.total.set(outlet.total.get() + 1);
-        peer.requests[net].push(head, &words, n);
-        peer.bell().ring_after_fence();
+        route.ring.push(head, &words, n);
+        route.bell().ring_after_fence();
         if head.length() == IN_BUFFER {
             outlet.pools[net].prefetch(payload.len());
         }
@@ -806,7 +852,7 @@ impl Seat {
             0 => rest.in_vain(),
             // Ranks that share cores come back late enough.
             _ if self.node.cores == Cores::Shared => {}
-            _ => rest.served(self.outlet.ticks_per_us),
+            _ => rest.served(served, self.outlet.ticks_per_us),
         }
         served > 0
     }
@@ -851,6 +897,18 @@ impl Seat {
         Some(letter)
     }
 
+    /// Has every call to `to` ended? If not, this rank is rung at each that does.
+    pub fn is_quiet_to(&self, to: usize) -> bool {
+        let route = &self.outlet.routes[CALL][to];
+        if route.credit.is_still_quiet() {
+            return true;
+        }
+        let account = self.node.mail.peers[to].account(CALL, self.rank);
+        let quiet = route.credit.is_quiet(account, route.got());
+        account.set_eager(!quiet);
+        quiet
+    }
+
     /// A call from `source` has ended without a result.
     #[inline(always)]
     pub fn call_ended(&self, source: usize) {
@@ -881,13 +939,12 @@ impl Seat {
         }
         let mail = &self.node.mail;
         for net in [AM, CALL] {
-            for (to, credit) in self.outlet.credits[net].iter().enumerate() {
-                if credit.is_still_quiet() {
+            for (to, route) in self.outlet.routes[net].iter().enumerate() {
+                if route.credit.is_still_quiet() {
                     continue;
                 }
                 let account = mail.peers[to].account(net, self.rank);
-                let got = &mail.letterbox(self.rank).got[net][to];
-                let is_quiet = || credit.is_quiet(account, got);
+                let is_quiet = || route.credit.is_quiet(account, route.got());
                 if is_quiet() {
                     continue;
                 }
@@ -1146,10 +1203,7 @@ mod tests {
         let result = a.next_letter(true).unwrap();
         assert_eq!((result.source(), result.kind(), result.open::<u64>()), (1, 9, (77, &b"done"[..])));
         drop(result);
-        assert!(
-            !a.outlet.credits[CALL][1]
-                .is_quiet(node.mail.peers[1].account(CALL, 0), &node.mail.letterbox(0).got[CALL][1])
-        );
+        assert!(!a.is_quiet_to(1) && node.mail.letterbox(0).got[CALL][1].count() == 0);
         a.result_ended(1);
         assert!(a.quiet(SITE(), || false).is_ok() && b.next_letter(false).is_none());
     }
