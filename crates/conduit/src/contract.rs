@@ -2,7 +2,7 @@
 //!
 //! [`Conduit`] is one rank's access to the others. Its required methods are the *Core*: requests with at most one reply,
 //! and progress. Its provided methods are the *Extended* part (put, get, atomics) written over the Core, in
-//! [`reference`](crate::reference): a conduit overrides what it can do better.
+//! [`mod@reference`]: a conduit overrides what it can do better.
 //!
 //! # Memory: promises
 //! 1. A segment is bytes `4096..len` of each rank (the first page is never handed out); an access with any byte outside

@@ -1,6 +1,6 @@
 //! The ways in which the ranks of a job reach each other.
 //!
-//! * [`contract`]: what every conduit promises, in words and as a trait; [`reference`]: its provided part.
+//! * [`contract`]: what every conduit promises, in words and as a trait; [`mod@reference`]: its provided part.
 //! * [`am`]: active messages as handlers see them; [`ring`] and [`pool`]: how they travel on a node.
 //! * [`shm`]: ranks of one node, through memory that all of them map.
 //! * [`wait`], [`barrier`], [`record`]: waiting, meeting, and saying where one waits. Protocols over atomics that may
