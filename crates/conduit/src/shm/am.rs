@@ -1,7 +1,7 @@
 //! Active messages between ranks of a node.
 //!
 //! To a rank of the same process a request runs in line, on the sender's thread; its reply too. To another process it goes
-//! through the target's [ring](crate::ring), its payload through a buffer of the sender's [pool](crate::pool) unless both
+//! through the target's [ring](crate::ring), its payload through a buffer of the sender's [pool] unless both
 //! fit into a slot.
 //!
 //! # Nets
