@@ -412,7 +412,9 @@ fn flood_is_bounded(kind: &str, count: usize) {
         assert!(ended.succeeded().contains("all came"), "{kind}, {mapping:?}: {ended:#?}");
         println!("{kind}, {mapping:?}: at most {:.1} MiB, took {:?}", most as f64 / 1048576.0, ended.took);
         assert!(samples > 20, "{kind}, {mapping:?}: {samples} samples");
-        assert!(most < LIMIT, "{kind}, {mapping:?}: a process has had {} MiB", most >> 20);
+        // Long results land at whoever called, as many as it has calls open: 256 of 200 kB.
+        let limit = if kind == "long results" { 4 * LIMIT } else { LIMIT };
+        assert!(most < limit, "{kind}, {mapping:?}: a process has had {} MiB", most >> 20);
     }
 }
 

@@ -86,7 +86,10 @@ impl State {
 #[derive(Debug)]
 pub struct Pool {
     base: *mut u8,
-    /// Where the next search begins, small and large.
+    /// Which of the first two is looked at first, small and large: a rank that waits for each answer uses these two in turn
+    /// and finds their lines at hand, the next one's while the last one travels.
+    hot: [AtomicU32; 2],
+    /// Where the search goes on.
     next: [AtomicU32; 2],
     /// For whom each buffer was taken last.
     holder: [AtomicU16; SMALLS + LARGES],
@@ -118,7 +121,13 @@ impl Pool {
     /// by everybody and stays mapped as long as the pool and its buffers are used.
     pub unsafe fn new(base: *mut u8, receivers: usize) -> Pool {
         let held = (0..receivers).map(|_| Default::default()).collect();
-        Pool { base, next: Default::default(), holder: [const { AtomicU16::new(NOBODY) }; _], held }
+        Pool {
+            base,
+            hot: Default::default(),
+            next: Default::default(),
+            holder: [const { AtomicU16::new(NOBODY) }; _],
+            held,
+        }
     }
 
     /// Takes a buffer for `len` bytes to a receiver, and the place by which it finds it.
@@ -130,40 +139,53 @@ impl Pool {
 
     #[inline(always)]
     fn search(&self, receiver: usize, kind: Kind) -> Option<(Buffer, u32)> {
-        let first = self.next[kind.index].load(Relaxed) as usize;
         // At its limit it may have again what it has given back. Two ranks, of which one is the owner, share nothing.
         let limit = if self.held.len() <= 2 { kind.n } else { kind.n / 2 };
         let only_its_own = self.held[receiver][kind.index].load(Relaxed) as usize >= limit;
-        for i in 0..kind.n {
-            let i = (first + i) % kind.n;
-            let holder = &self.holder[kind.first + i];
-            if only_its_own && holder.load(Relaxed) != receiver as u16 {
-                continue;
-            }
-            let place = kind.from + i * kind.stride;
-            // SAFETY: inside the pool.
-            let buffer = Buffer { at: unsafe { self.base.add(place) }, room: kind.room };
-            if buffer.state().take() {
+        let hot = self.hot[kind.index].load(Relaxed) as usize;
+        if let Some(found) = self.try_take(receiver, kind, hot, only_its_own) {
+            self.hot[kind.index].store(1 - hot as u32, Relaxed);
+            return Some(found);
+        }
+        let first = self.next[kind.index].load(Relaxed) as usize;
+        for i in (0..kind.n).map(|i| (first + i) % kind.n) {
+            if let Some(found) = self.try_take(receiver, kind, i, only_its_own) {
                 self.next[kind.index].store(((i + 1) % kind.n) as u32, Relaxed);
-                let before = holder.load(Relaxed);
-                if before != receiver as u16 {
-                    holder.store(receiver as u16, Relaxed);
-                    self.held[receiver][kind.index].fetch_add(1, Relaxed);
-                    if before != NOBODY {
-                        self.held[before as usize][kind.index].fetch_sub(1, Relaxed);
-                    }
-                }
-                return Some((buffer, place as u32));
+                return Some(found);
             }
         }
         None
+    }
+
+    /// Takes the i-th buffer of a kind if it is free.
+    #[inline(always)]
+    fn try_take(&self, receiver: usize, kind: Kind, i: usize, only_its_own: bool) -> Option<(Buffer, u32)> {
+        let holder = &self.holder[kind.first + i];
+        let before = holder.load(Relaxed);
+        if only_its_own && before != receiver as u16 {
+            return None;
+        }
+        let place = kind.from + i * kind.stride;
+        // SAFETY: inside the pool.
+        let buffer = Buffer { at: unsafe { self.base.add(place) }, room: kind.room };
+        if !buffer.state().take() {
+            return None;
+        }
+        if before != receiver as u16 {
+            holder.store(receiver as u16, Relaxed);
+            self.held[receiver][kind.index].fetch_add(1, Relaxed);
+            if before != NOBODY {
+                self.held[before as usize][kind.index].fetch_sub(1, Relaxed);
+            }
+        }
+        Some((buffer, place as u32))
     }
 
     /// Asks for the lines that the next payload of this length will be written to, while the last one travels.
     #[inline(always)]
     pub fn prefetch(&self, len: usize) {
         let kind = if len > SMALL { LARGE_ONES } else { SMALL_ONES };
-        let place = kind.from + self.next[kind.index].load(Relaxed) as usize * kind.stride;
+        let place = kind.from + self.hot[kind.index].load(Relaxed) as usize * kind.stride;
         for line in (0..FRONT + len.min(2048)).step_by(64) {
             prefetch_to_write(self.base.wrapping_add(place + line));
         }

@@ -57,9 +57,8 @@ const MOST_KEPT: usize = 64;
 const DRAIN: usize = 32;
 /// Messages with fewer looks in vain between them are a stream.
 const STREAM_LOOKS: u32 = 8;
-/// How long the owner of a queue rests for each message that it has served of one, and at most.
-const REST_NS: u64 = 100;
-const LONGEST_REST_NS: u64 = 200;
+/// How long the owner of a queue rests when it has served some of one. 100 are too few, with 300 round trips suffer.
+const REST_NS: u64 = 180;
 /// A rank that has not served its queue for this long is helped.
 const HELP_AFTER_US: u64 = 10;
 /// Every so many idle looks a rank looks at the others of its process; also if it has not looked for this long.
@@ -641,12 +640,11 @@ impl Rest {
         self.in_vain.set(self.in_vain.get().saturating_add(1));
     }
 
-    /// So many messages were served.
+    /// Something was served.
     #[inline(always)]
-    fn served(&self, n: usize, ticks_per_us: u64) {
+    fn served(&self, ticks_per_us: u64) {
         if self.in_vain.replace(0) < STREAM_LOOKS {
-            let ns = (n as u64 * REST_NS).min(LONGEST_REST_NS);
-            self.until.set((ticks() + ns * ticks_per_us / 1000).max(1));
+            self.until.set((ticks() + REST_NS * ticks_per_us / 1000).max(1));
         }
     }
 }
@@ -852,7 +850,7 @@ impl Seat {
             0 => rest.in_vain(),
             // Ranks that share cores come back late enough.
             _ if self.node.cores == Cores::Shared => {}
-            _ => rest.served(served, self.outlet.ticks_per_us),
+            _ => rest.served(self.outlet.ticks_per_us),
         }
         served > 0
     }
