@@ -172,13 +172,17 @@ impl Mail {
         let n = ranks.len();
         let slots = (16 * n).next_power_of_two().clamp(FEWEST, MOST);
         let window = (slots / n) as u32;
+        // Two processes of one rank: each has one thread to send to the other.
+        let two_processes = n == 2 && ranks.iter().filter(|r| r.2).count() == 1;
         let peer = |(area, bell, here): (*mut u8, *const Bell, bool)| {
             // SAFETY: inside the area, by the constants above; tails and slots are on lines.
             let ring = |i: usize| unsafe {
                 let tail = area.add(i * size_of::<Tail>()).cast();
                 Ring::new(tail, area.add(RINGS + i * MOST * size_of::<Slot>()).cast(), slots)
             };
-            Peer { requests: [ring(0), ring(1)], replies: [ring(2), ring(3)], area, bell, here }
+            // A rank calls itself through its queue too, but sends it no messages.
+            let of_am = |i: usize| ring(i).with_one_sender(two_processes);
+            Peer { requests: [of_am(0), ring(1)], replies: [of_am(2), ring(3)], area, bell, here }
         };
         let peers: Box<[Peer]> = ranks.into_iter().map(peer).collect();
         // Calls are taken by their rank's own thread, handlers' messages by all of the process.
