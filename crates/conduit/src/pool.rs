@@ -161,8 +161,7 @@ impl Pool {
     #[inline(always)]
     fn try_take(&self, receiver: usize, kind: Kind, i: usize, only_its_own: bool) -> Option<(Buffer, u32)> {
         let holder = &self.holder[kind.first + i];
-        let before = holder.load(Relaxed);
-        if only_its_own && before != receiver as u16 {
+        if only_its_own && holder.load(Relaxed) != receiver as u16 {
             return None;
         }
         let place = kind.from + i * kind.stride;
@@ -171,6 +170,8 @@ impl Pool {
         if !buffer.state().take() {
             return None;
         }
+        // Read again now that it is ours: other threads of this rank's process may have had it in between.
+        let before = holder.load(Relaxed);
         if before != receiver as u16 {
             holder.store(receiver as u16, Relaxed);
             self.held[receiver][kind.index].fetch_add(1, Relaxed);

@@ -265,6 +265,12 @@ impl Calls {
         mine.len() as u32 - 1
     }
 
+    /// A number for a call of which no result comes back.
+    fn number(&self) -> u32 {
+        self.numbers.set(self.numbers.get().wrapping_add(1));
+        self.numbers.get() | 1 << 31
+    }
+
     #[inline(always)]
     fn is_done(&self, id: u32) -> bool {
         matches!(self.mine.borrow()[id as usize], Pending::Value(_) | Pending::Failed(_))
@@ -611,11 +617,11 @@ impl Inner {
             FREE => {
                 let (Head { run, function, .. }, _) = letter.open::<Head>();
                 drop(letter);
-                self.seat.call_ended(source);
                 let offset = u64::from(function) << 32 | u64::from(run);
                 if let Err(why) = self.free_here(offset) {
                     fail::end_with(format!("rank {source}: free: {why}, says {}", self.rank));
                 }
+                self.seat.call_ended(source);
             }
             _ => fail::end_with(format!("{}: a call of kind {kind} from rank {source}, which there is not", self.rank)),
         }
@@ -682,48 +688,43 @@ impl Inner {
         self.send_call("free", to, FREE, head, &[]);
     }
 
-    /// Prepares and sends a call.
+    /// Prepares and sends a call or, with [`TELL`], one that wants no result; its number.
     #[inline(always)]
     #[track_caller]
-    fn call<A: Travels, R: Travels>(
+    fn send<A: Travels>(
         self: &Rc<Self>,
-        name: &'static str,
+        (name, kind): (&'static str, u16),
         to: Rank,
         (run, function): (Run, usize),
         dist: u32,
         args: &A,
-    ) -> Pend<R> {
+    ) -> u32 {
         let calls = &self.calls;
+        self.check_rank(name, to);
         let (run, function) = self.places(name, run, function);
         let mut bytes = calls.scratch.take();
-        self.encode_args(name, args, &mut bytes);
-        let id = calls.begin();
-        self.send_call(name, to, CALL, Head { run, function, id, dist }, &bytes);
+        if let Err(why) = encode(args, &mut bytes) {
+            panic!("{}: {name}: {why}", self.rank);
+        }
+        let id = if kind == CALL { calls.begin() } else { calls.number() };
+        self.send_call(name, to, kind, Head { run, function, id, dist }, &bytes);
         if bytes.capacity() <= LARGE {
             calls.scratch.replace(bytes);
         }
-        Pend { held: Held { inner: self.clone(), id }, to, site: Site::here(name), decode: decode::<R> }
+        id
     }
 
     #[inline(always)]
     #[track_caller]
-    fn tell<A: Travels>(
+    fn call<A: Travels, R: Travels>(
         self: &Rc<Self>,
-        name: &'static str,
         to: Rank,
-        (run, function): (Run, usize),
+        code: (Run, usize),
         dist: u32,
         args: &A,
-    ) {
-        let (run, function) = self.places(name, run, function);
-        let mut bytes = self.calls.scratch.take();
-        self.encode_args(name, args, &mut bytes);
-        let id = self.calls.numbers.get().wrapping_add(1);
-        self.calls.numbers.set(id);
-        self.send_call(name, to, TELL, Head { run, function, id: id | 1 << 31, dist }, &bytes);
-        if bytes.capacity() <= LARGE {
-            self.calls.scratch.replace(bytes);
-        }
+    ) -> Event<'_, R> {
+        let id = self.send(("rpc", CALL), to, code, dist, args);
+        Event::call(Pend { held: Held { inner: self.clone(), id }, to, site: Site::here("rpc"), decode: decode::<R> })
     }
 
     #[inline(always)]
@@ -740,14 +741,6 @@ impl Inner {
                  one that is",
                 self.rank
             ),
-        }
-    }
-
-    #[inline(always)]
-    #[track_caller]
-    fn encode_args<A: Travels>(&self, name: &'static str, args: &A, bytes: &mut Vec<u8>) {
-        if let Err(why) = encode(args, bytes) {
-            panic!("{}: {name}: {why}", self.rank);
         }
     }
 }
@@ -883,18 +876,14 @@ impl Job {
     #[inline]
     #[track_caller]
     pub fn rpc<A: Travels, R: Travels>(&self, to: Rank, f: fn(&Job, A) -> R, args: A) -> Event<'_, R> {
-        let inner = &self.all().inner;
-        inner.check_rank("rpc", to);
-        Event::call(inner.call("rpc", to, (run::<A, R>, f as usize), 0, &args))
+        self.all().inner.call(to, (run::<A, R>, f as usize), 0, &args)
     }
 
     /// The same without a result. [`quiet`](Job::quiet) waits until it has run; a panic in it ends the job.
     #[inline]
     #[track_caller]
     pub fn tell<A: Travels>(&self, to: Rank, f: fn(&Job, A), args: A) {
-        let inner = &self.all().inner;
-        inner.check_rank("tell", to);
-        inner.tell("tell", to, (run::<A, ()>, f as usize), 0, &args);
+        self.all().inner.send(("tell", TELL), to, (run::<A, ()>, f as usize), 0, &args);
     }
 }
 
@@ -968,16 +957,14 @@ impl<T: 'static> Dist<T> {
     #[inline]
     #[track_caller]
     pub fn rpc<A: Travels, R: Travels>(&self, to: Rank, f: fn(&mut T, A) -> R, args: A) -> Event<'_, R> {
-        self.inner.check_rank("rpc", to);
-        Event::call(self.inner.call("rpc", to, (run_into::<T, A, R>, f as usize), self.id, &args))
+        self.inner.call(to, (run_into::<T, A, R>, f as usize), self.id, &args)
     }
 
     /// The same without a result. [`quiet`](Job::quiet) waits until it has run; a panic in it ends the job.
     #[inline]
     #[track_caller]
     pub fn tell<A: Travels>(&self, to: Rank, f: fn(&mut T, A), args: A) {
-        self.inner.check_rank("tell", to);
-        self.inner.tell("tell", to, (run_into::<T, A, ()>, f as usize), self.id, &args);
+        self.inner.send(("tell", TELL), to, (run_into::<T, A, ()>, f as usize), self.id, &args);
     }
 
     /// My own `T` back; calls that still come for it fail, so [`quiet`](Job::quiet) and a barrier go before.

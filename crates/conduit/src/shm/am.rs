@@ -279,12 +279,6 @@ fn pack(
     pool: &Pool,
 ) -> Option<(Head, [u64; WORDS], usize)> {
     let front = args.len().next_multiple_of(8);
-    if payload.is_empty() && front <= INLINE {
-        // Here everything is known when this is compiled.
-        let mut words = [0; WORDS];
-        bytes_of_mut(&mut words)[..args.len()].copy_from_slice(args);
-        return Some((Head::new(source, handler, 0), words, front / 8));
-    }
     let all = front + payload.len();
     if all > INLINE {
         return pack_in_buffer((source, to), handler, args, payload, pool);
@@ -292,6 +286,10 @@ fn pack(
     let mut words = [0; WORDS];
     let bytes = bytes_of_mut(&mut words);
     bytes[..args.len()].copy_from_slice(args);
+    if payload.is_empty() {
+        // Here everything is known when this is compiled.
+        return Some((Head::new(source, handler, 0), words, front / 8));
+    }
     bytes[front..all].copy_from_slice(payload);
     Some((Head::new(source, handler, payload.len()), words, all.div_ceil(8)))
 }
