@@ -21,12 +21,6 @@
 //! Their slots are certain (see [`crate::ring`]). If no buffer of the replier's pool is free, because those to whom it
 //! has replied do not read, the payload is kept on the heap until one is. When a rank keeps 64 replies of handlers it takes
 //! no requests until some have gone; it still takes replies, so those who wait for one get it.
-//!
-//! # Progress by any thread
-//! A rank serves its own queues whenever it waits. If it has nothing to do it looks at the other ranks of its process
-//! too, and serves those whose owners have not come for a while: two threads that really compete for one queue are ten
-//! times slower than one. Nobody wakes it for that; where ranks have others to look after, they look up from their sleep
-//! every [`LOOK_UP_NS`].
 
 use crate::am::{Arrival, BESIDE, Body, Handler, IN_BUFFER, INLINE, Landing, Table, Way};
 use crate::contract::{At, Atomic, Conduit, Failure};
@@ -35,9 +29,10 @@ use crate::pool::{self, Buffer, Pool};
 use crate::record::Site;
 use crate::ring::{Account, BATCH, Batch, Credit, Got, Head, Inlet, Message, Ring, Shown, Slot, Tail, WORDS};
 use crate::shm::control::MOST_RANKS;
+use crate::shm::progress::{Helper, Rest};
 use crate::shm::{Node, Seat};
-use crate::sync::{full_fence, ticks, ticks_per_us};
-use crate::wait::{Aborted, Bell, Cores, Step};
+use crate::sync::ticks_per_us;
+use crate::wait::{Aborted, Bell, Step};
 use bytemuck::{Pod, bytes_of, bytes_of_mut};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -50,22 +45,6 @@ pub const AM: usize = 0;
 /// Calls and results, for the target's own thread.
 pub const CALL: usize = 1;
 const NETS: usize = 2;
-
-/// A rank that keeps so many replies takes no more requests.
-const MOST_KEPT: usize = 64;
-/// Requests that one visit serves, so that whoever waits also looks at what it waits for.
-const DRAIN: usize = 32;
-/// Messages with fewer looks in vain between them are a stream.
-const STREAM_LOOKS: u32 = 8;
-/// How long the owner of a queue rests when it has served some of one. 100 are too few, with 300 round trips suffer.
-const REST_NS: u64 = 180;
-/// A rank that has not served its queue for this long is helped.
-const HELP_AFTER_US: u64 = 10;
-/// Every so many idle looks a rank looks at the others of its process; also if it has not looked for this long.
-const HELP_EVERY: u32 = 16;
-const HELP_AT_LEAST_US: u64 = 1000;
-/// How often a rank that sleeps looks after the others of its process.
-pub const LOOK_UP_NS: u64 = 10_000_000;
 
 /// Nothing, aligned.
 const EMPTY: &[u8] = {
@@ -84,7 +63,7 @@ const ACCOUNTS: usize = SHOWN + NETS * (MOST_RANKS + 1) * size_of::<Shown>();
 const RINGS: usize = ACCOUNTS + NETS * (MOST_RANKS + 1) * size_of::<Account>();
 const POOLS: usize = RINGS + 2 * NETS * MOST * size_of::<Slot>();
 /// Which pool: those of the nets' requests come first, then those of their replies.
-const OF_REPLIES: usize = NETS;
+pub(super) const OF_REPLIES: usize = NETS;
 /// A kilobyte more than pages: a payload that is copied from one pool to another does not meet itself at the same place of
 /// a page.
 const POOL_STRIDE: usize = pool::LEN.next_multiple_of(4096) + 1024;
@@ -102,47 +81,47 @@ const _: () = assert!(2 * NETS * size_of::<Tail>() <= SHOWN);
 /// The messages of one process: where all ranks of the node are reached, and the queues of its own.
 #[derive(Debug)]
 pub(super) struct Mail {
-    peers: Box<[Peer]>,
-    boxes: Box<[Letterbox]>,
-    first: usize,
-    window: u32,
+    pub(super) peers: Box<[Peer]>,
+    pub(super) boxes: Box<[Letterbox]>,
+    pub(super) first: usize,
+    pub(super) window: u32,
     /// Has this process one rank only?
-    solo: bool,
-    table: Table,
+    pub(super) solo: bool,
+    pub(super) table: Table,
 }
 
 /// A rank of the node as others reach it.
 #[derive(Debug)]
-struct Peer {
-    requests: [Ring; NETS],
-    replies: [Ring; NETS],
-    area: *mut u8,
-    bell: *const Bell,
+pub(super) struct Peer {
+    pub(super) requests: [Ring; NETS],
+    pub(super) replies: [Ring; NETS],
+    pub(super) area: *mut u8,
+    pub(super) bell: *const Bell,
     /// Is it of this process?
-    here: bool,
+    pub(super) here: bool,
 }
 
 /// A rank of this process as its messages find it.
 #[derive(Debug)]
-struct Letterbox {
-    requests: [Inlet; NETS],
-    replies: [Inlet; NETS],
+pub(super) struct Letterbox {
+    pub(super) requests: [Inlet; NETS],
+    pub(super) replies: [Inlet; NETS],
     /// Replies that have come, by who replied.
-    got: [Box<[Got]>; NETS],
+    pub(super) got: [Box<[Got]>; NETS],
     /// Buffers of its replies.
-    pools: [Pool; NETS],
+    pub(super) pools: [Pool; NETS],
     /// Replies for which there was no buffer, and how many.
-    kept: [Mutex<VecDeque<Kept>>; NETS],
-    kept_count: [AtomicUsize; NETS],
-    landing: Landing,
+    pub(super) kept: [Mutex<VecDeque<Kept>>; NETS],
+    pub(super) kept_count: [AtomicUsize; NETS],
+    pub(super) landing: Landing,
     /// Has its thread taken its seat?
-    seated: AtomicBool,
+    pub(super) seated: AtomicBool,
 }
 
 impl Letterbox {
     /// Has nothing arrived, and is nothing kept?
     #[inline(always)]
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         // All of them, without asking one after the other.
         let [a, b] = [&self.replies, &self.requests].map(|i| i[AM].is_empty() & i[CALL].is_empty());
         a & b & (self.kept_count[AM].load(Relaxed) | self.kept_count[CALL].load(Relaxed) == 0)
@@ -151,7 +130,7 @@ impl Letterbox {
 
 /// A reply that waits for a buffer.
 #[derive(Debug)]
-struct Kept {
+pub(super) struct Kept {
     to: usize,
     handler: u16,
     args: Vec<u8>,
@@ -209,13 +188,13 @@ impl Mail {
     }
 
     #[inline(always)]
-    fn letterbox(&self, rank: usize) -> &Letterbox {
+    pub(super) fn letterbox(&self, rank: usize) -> &Letterbox {
         &self.boxes[rank - self.first]
     }
 
     /// The buffer of a message from `owner`.
     #[inline(always)]
-    fn find(&self, owner: usize, which: usize, word: u64) -> Option<(Buffer, usize)> {
+    pub(super) fn find(&self, owner: usize, which: usize, word: u64) -> Option<(Buffer, usize)> {
         let (place, len) = ((word >> 32) as u32, word as u32 as usize);
         // SAFETY: a pool of an area (`new`).
         unsafe { Buffer::find(self.peers[owner].pool(which), place, len) }.map(|b| (b, len))
@@ -230,7 +209,7 @@ impl Mail {
 
     /// Counts requests of `source` to `target` that have ended without a reply.
     #[inline(always)]
-    fn ended(&self, net: usize, target: usize, source: usize, n: u32) {
+    pub(super) fn ended(&self, net: usize, target: usize, source: usize, n: u32) {
         let peer = &self.peers[target];
         if peer.account(net, source).ended(n, peer.shown(net, source), self.window) {
             self.peers[source].bell().ring_after_fence();
@@ -263,7 +242,7 @@ impl Peer {
     }
 
     #[inline(always)]
-    fn bell(&self) -> &Bell {
+    pub(super) fn bell(&self) -> &Bell {
         // SAFETY: stays mapped (`Mail::new`).
         unsafe { &*self.bell }
     }
@@ -316,44 +295,11 @@ fn pack_in_buffer(
     Some((Head::new(source, handler, IN_BUFFER), words, WORDS))
 }
 
-/// What has ended without a reply in one visit, counted when the source changes or the visit ends, however it ends.
-struct Ended<'n> {
-    mail: &'n Mail,
-    target: usize,
-    source: usize,
-    n: u32,
-}
-
-impl Ended<'_> {
-    #[inline(always)]
-    fn one_more(&mut self, source: usize) {
-        if source != self.source {
-            self.count();
-            self.source = source;
-        }
-        self.n += 1;
-    }
-
-    #[inline(always)]
-    fn count(&mut self) {
-        if self.n > 0 {
-            self.mail.ended(AM, self.target, self.source, std::mem::take(&mut self.n));
-        }
-    }
-}
-
-impl Drop for Ended<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.count();
-    }
-}
-
 /// Gives a buffer back when its message has ended, however it ends.
-struct Lent<'n> {
-    mail: &'n Mail,
-    owner: usize,
-    buffer: Buffer,
+pub(super) struct Lent<'n> {
+    pub(super) mail: &'n Mail,
+    pub(super) owner: usize,
+    pub(super) buffer: Buffer,
 }
 
 impl Drop for Lent<'_> {
@@ -442,7 +388,7 @@ impl Node {
 
     /// Sends kept replies for which there are buffers now; those to one rank in order.
     #[cold]
-    fn send_kept(&self, net: usize, from: usize) -> bool {
+    pub(super) fn send_kept(&self, net: usize, from: usize) -> bool {
         let letterbox = self.mail.letterbox(from);
         let Ok(mut kept) = letterbox.kept[net].try_lock() else { return false };
         let (before, mut full) = (kept.len(), vec![]);
@@ -462,210 +408,12 @@ impl Node {
         letterbox.kept_count[net].store(kept.len(), Release);
         kept.len() < before
     }
-
-    /// Serves the handlers' messages of rank `r` of this process; `owner` says whether this is its own thread.
-    #[inline(always)]
-    fn serve(&self, r: usize, owner: bool) -> usize {
-        let letterbox = self.mail.letterbox(r);
-        let mut served = 0;
-        if !letterbox.replies[AM].is_empty() {
-            served += self.serve_replies(r, owner);
-        }
-        for net in [AM, CALL] {
-            if letterbox.kept_count[net].load(Relaxed) != 0 {
-                served += usize::from(self.send_kept(net, r));
-            }
-        }
-        if letterbox.kept_count[AM].load(Relaxed) < MOST_KEPT && !letterbox.requests[AM].is_empty() {
-            served += self.serve_requests(r, owner);
-        }
-        served
-    }
-
-    #[inline]
-    fn serve_requests(&self, r: usize, owner: bool) -> usize {
-        let mut batch: Batch = [MaybeUninit::uninit(); BATCH];
-        let mut served = 0;
-        while served < DRAIN {
-            // The first one by itself: to see whether there are more takes as long as a message takes from core to core,
-            // and a reply would wait for that.
-            let most = if served == 0 { 1 } else { BATCH };
-            let taken = self.mail.letterbox(r).requests[AM].take(&mut batch, most);
-            if taken.is_empty() {
-                break;
-            }
-            let caught_up = taken.len() < most;
-            served += taken.len();
-            let mut ended = Ended { mail: &self.mail, target: r, source: 0, n: 0 };
-            for message in taken {
-                if !self.run_taken(r, message, Way::Queue) {
-                    ended.one_more(message.head.source());
-                }
-            }
-            if caught_up {
-                break;
-            }
-        }
-        if !owner && served > 0 {
-            self.ring(r);
-        }
-        served
-    }
-
-    #[inline]
-    fn serve_replies(&self, r: usize, owner: bool) -> usize {
-        let mut batch: Batch = [MaybeUninit::uninit(); BATCH];
-        let letterbox = self.mail.letterbox(r);
-        // One by itself, as for requests; with the next look comes the next.
-        let taken = letterbox.replies[AM].take(&mut batch, 1);
-        for message in taken {
-            self.run_taken(r, message, Way::None);
-            letterbox.got[AM][message.head.source()].one_more(self.mail.solo);
-        }
-        if !owner && !taken.is_empty() {
-            self.ring(r);
-        }
-        taken.len()
-    }
-
-    /// Runs the handler of a message that was taken; true if it has replied.
-    #[inline(always)]
-    fn run_taken(&self, r: usize, message: &Message, way: Way) -> bool {
-        let head = message.head;
-        let source = head.source();
-        assert!(source < self.mail.peers.len(), "rank {r}: a message from rank {source}, which does not exist");
-        let mut body = Body::Taken(message, None);
-        let _lent;
-        if head.length() == IN_BUFFER {
-            let found =
-                self.mail.find(source, if way == Way::None { OF_REPLIES + AM } else { AM }, message.words[WORDS - 1]);
-            if let Some((buffer, len)) = found {
-                buffer.prefetch(len);
-                _lent = Lent { mail: &self.mail, owner: source, buffer };
-            }
-            body = match found {
-                Some(found) => Body::Taken(message, Some(found)),
-                None => {
-                    Arrival::new(self, r, source, body, Way::None).bad(&"its payload is in no buffer");
-                }
-            };
-        }
-        let arrival = Arrival::new(self, r, source, body, way);
-        match self.mail.table.get(head.handler()) {
-            Some(handler) => handler.run(&arrival),
-            None => arrival.bad(&format_args!("there is no handler {}", head.handler())),
-        }
-        arrival.is_answered()
-    }
-
-    /// Serves another rank of this process whose owner has not come for a while.
-    #[cold]
-    fn help(&self, me: usize, helper: &Helper, ticks_per_us: u64) -> bool {
-        let now = ticks();
-        // Who comes from its sleep does not wait to see whether an owner comes.
-        let slept = now.wrapping_sub(helper.looked.replace(now)) > HELP_AT_LEAST_US * ticks_per_us;
-        let mine = self.mine.clone();
-        for _ in 0..mine.len() {
-            let r = mine.start + helper.next.get() % mine.len();
-            if r == me || !self.has_mail(r) {
-                helper.next.set(helper.next.get() + 1);
-                continue;
-            }
-            let letterbox = self.mail.letterbox(r);
-            let taken = letterbox.requests[AM].taken().wrapping_add(letterbox.replies[AM].taken());
-            let (whose, seen, since) = helper.seen.get();
-            if whose != r && !slept {
-                // Seen for the first time: look again soon.
-                helper.seen.set((r, taken, now));
-                return false;
-            }
-            if !slept && seen == taken && now.wrapping_sub(since) < HELP_AFTER_US * ticks_per_us {
-                return false;
-            }
-            helper.next.set(helper.next.get() + 1);
-            helper.seen.set((usize::MAX, 0, 0));
-            if !slept && seen != taken {
-                // Its owner is there.
-                continue;
-            }
-            let served = self.serve(r, false) > 0;
-            // Its owner may have come meanwhile, found the queue locked and gone to sleep.
-            full_fence();
-            if self.has_mail(r) {
-                self.mail.peers[r].bell().ring_after_fence();
-            }
-            return served;
-        }
-        false
-    }
-
-    /// Is there anything for rank `r` of this process that any thread may do?
-    fn has_mail(&self, r: usize) -> bool {
-        let letterbox = self.mail.letterbox(r);
-        !letterbox.requests[AM].is_empty()
-            || !letterbox.replies[AM].is_empty()
-            || letterbox.kept_count.iter().any(|n| n.load(Relaxed) != 0)
-    }
-}
-
-/// When the owner of queues looks at them again after it has served a stream. A look at a slot that a sender is about to
-/// fill takes the line away from it: a receiver that always catches up makes a stream of messages several times slower.
-/// So messages that come in quick succession, with few looks in vain between them, are let gather for a moment. Whoever
-/// answers a message, or waits for an answer, does not see its next one sooner than that anyway.
-#[derive(Debug, Default)]
-struct Rest {
-    /// In ticks; 0: it looks now.
-    until: Cell<u64>,
-    /// Looks in vain since something was served.
-    in_vain: Cell<u32>,
-}
-
-impl Rest {
-    #[inline(always)]
-    fn is_over(&self) -> bool {
-        self.until.get() == 0 || self.look()
-    }
-
-    #[inline]
-    fn look(&self) -> bool {
-        // Also if the counter has gone back, as when a machine was moved.
-        let over = self.until.get().wrapping_sub(ticks()) > u64::from(u32::MAX);
-        if over {
-            self.until.set(0);
-        }
-        over
-    }
-
-    /// Nothing was there.
-    #[inline(always)]
-    fn in_vain(&self) {
-        self.in_vain.set(self.in_vain.get().saturating_add(1));
-    }
-
-    /// Something was served.
-    #[inline(always)]
-    fn served(&self, ticks_per_us: u64) {
-        if self.in_vain.replace(0) < STREAM_LOOKS {
-            self.until.set((ticks() + REST_NS * ticks_per_us / 1000).max(1));
-        }
-    }
-}
-
-/// What a rank remembers of those that it might help.
-#[derive(Debug)]
-pub(super) struct Helper {
-    looks: Cell<u32>,
-    /// When it looked last.
-    looked: Cell<u64>,
-    next: Cell<usize>,
-    /// Whose queue was not empty, how far it had been taken, since when.
-    seen: Cell<(usize, u64, u64)>,
 }
 
 /// What sending to one rank touches, in one line.
 #[repr(align(64))]
 #[derive(Debug)]
-struct Route {
+pub(super) struct Route {
     ring: Ring,
     bell: *const Bell,
     shown: *const Shown,
@@ -695,16 +443,16 @@ impl Route {
 /// A rank's own side: what it has sent.
 #[derive(Debug)]
 pub(super) struct Outlet {
-    own: *const Letterbox,
-    routes: [Box<[Route]>; NETS],
-    window: u32,
-    pools: [Pool; NETS],
-    helper: Helper,
-    rest: Rest,
-    can_help: bool,
-    ticks_per_us: u64,
-    total: Cell<u64>,
-    in_line: Cell<u64>,
+    pub(super) own: *const Letterbox,
+    pub(super) routes: [Box<[Route]>; NETS],
+    pub(super) window: u32,
+    pub(super) pools: [Pool; NETS],
+    pub(super) helper: Helper,
+    pub(super) rest: Rest,
+    pub(super) can_help: bool,
+    pub(super) ticks_per_us: u64,
+    pub(super) total: Cell<u64>,
+    pub(super) in_line: Cell<u64>,
 }
 
 /// How many messages a rank has sent, by their way.
@@ -733,12 +481,7 @@ impl Outlet {
             // SAFETY: inside the rank's area, which is zeroed at first and stays mapped as long as the node, which the
             // seat keeps.
             pools: [AM, CALL].map(|net| unsafe { Pool::new(mail.peers[rank].pool(net), n) }),
-            helper: Helper {
-                looks: Cell::new(0),
-                looked: Cell::new(ticks()),
-                next: Cell::new(0),
-                seen: Cell::new((usize::MAX, 0, 0)),
-            },
+            helper: Helper::new(),
             rest: Rest::default(),
             can_help: mail.can_help(),
             ticks_per_us: ticks_per_us(),
@@ -825,50 +568,10 @@ impl Seat {
         true
     }
 
-    /// Serves this rank's handlers' messages, and now and then others' of its process. `also` serves its calls; `more` says
-    /// that it has something to do besides what has arrived.
     #[inline(always)]
-    pub fn serve(&self, more: bool, also: impl FnOnce() -> bool) -> bool {
-        // What a waiting rank does most of the time, so it is short.
-        match !more && self.outlet.rest.is_over() && self.own_letterbox().is_idle() {
-            true => {
-                self.outlet.rest.in_vain();
-                self.outlet.can_help && self.help()
-            }
-            false => self.serve_some(also),
-        }
-    }
-
-    #[inline]
-    fn serve_some(&self, also: impl FnOnce() -> bool) -> bool {
-        let rest = &self.outlet.rest;
-        if !rest.is_over() {
-            // Not idle: who is about to sleep looks again first.
-            return true;
-        }
-        // Both, always: neither may starve the other.
-        let served = self.node.serve(self.rank, true) + usize::from(also());
-        match served {
-            0 => rest.in_vain(),
-            // Ranks that share cores come back late enough.
-            _ if self.node.cores == Cores::Shared => {}
-            _ => rest.served(self.outlet.ticks_per_us),
-        }
-        served > 0
-    }
-
-    #[inline(always)]
-    fn own_letterbox(&self) -> &Letterbox {
+    pub(super) fn own_letterbox(&self) -> &Letterbox {
         // SAFETY: one of the node's, which this seat keeps; they do not move.
         unsafe { &*self.outlet.own }
-    }
-
-    #[inline]
-    fn help(&self) -> bool {
-        let (helper, ticks_per_us) = (&self.outlet.helper, self.outlet.ticks_per_us);
-        helper.looks.set(helper.looks.get().wrapping_add(1));
-        let due = || ticks().wrapping_sub(helper.looked.get()) > HELP_AT_LEAST_US * ticks_per_us;
-        (helper.looks.get().is_multiple_of(HELP_EVERY) || due()) && self.node.help(self.rank, helper, ticks_per_us)
     }
 
     /// The next call for this rank, or the next result.
@@ -1042,6 +745,7 @@ impl Conduit for Reference<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::shm::progress::{DRAIN, MOST_KEPT};
     use crate::shm::tests::{Alone, config};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;

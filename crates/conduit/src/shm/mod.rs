@@ -9,6 +9,7 @@
 pub mod am;
 pub mod atomic;
 pub mod control;
+pub mod progress;
 pub mod rma;
 pub mod segment;
 
@@ -332,7 +333,7 @@ impl Seat {
             let first: &'static Control = &*std::ptr::from_ref(&node.areas[0]);
             Waiter::new(area.bell(i), first.sleepers(), area.record(i), first.abort(), node.cores)
         };
-        let waiter = if node.mail.can_help() { waiter.looking_up(am::LOOK_UP_NS) } else { waiter };
+        let waiter = if node.mail.can_help() { waiter.looking_up(progress::LOOK_UP_NS) } else { waiter };
         let places = NodePlaces::new(&node.areas, node.seats.iter().copied());
         let barrier = Barrier::new(places, rank, node.ranks(), node.radix);
         let heaps = RefCell::new(Heaps::new(node.reach.segment_len()));
