@@ -351,6 +351,8 @@ pub struct Credit {
     limit: Cell<u32>,
     /// So many had been sent when last all had ended.
     quiet: Cell<u32>,
+    /// So many had ended without a reply when last the target was asked.
+    silent: Cell<u32>,
 }
 
 impl Credit {
@@ -375,7 +377,14 @@ impl Credit {
     /// Has everything that was sent ended, and all replies been handled?
     #[inline(always)]
     pub fn is_quiet(&self, account: &Account, got: &Got) -> bool {
-        let quiet = self.sent.get() == account.silent().wrapping_add(got.count());
+        self.silent.set(account.silent());
+        self.is_answered(got)
+    }
+
+    /// The same by what is known of the target: no memory of its is touched.
+    #[inline(always)]
+    pub fn is_answered(&self, got: &Got) -> bool {
+        let quiet = self.sent.get() == self.silent.get().wrapping_add(got.count());
         if quiet {
             self.quiet.set(self.sent.get());
         }

@@ -2,7 +2,7 @@
 //!
 //! # Policy
 //! * [`Cores::Own`], every rank has a core: spin for 50 µs, never yield, park.
-//! * [`Cores::Shared`], ranks share cores: yield for 50 µs, park. A yield that lasts longer than half a millisecond means
+//! * [`Cores::Shared`], ranks share cores: yield for 200 µs, which is several turns of all ranks of a core, and park. A yield that lasts longer than half a millisecond means
 //!   that somebody who does not yield back computes on this core: park at once for the next 50 ms, since a sleeper that
 //!   wakes preempts such a neighbour and a yielder does not.
 //! * Work served during a wait ([`Step::Busy`]) restarts it, so that a rank that serves others does not fall asleep
@@ -33,8 +33,11 @@ use crate::record::{Record, Site};
 use crate::sync::{AtomicU32, Futex, Ordering::*, full_fence, ticks, ticks_per_us};
 use std::cell::Cell;
 
-/// How long a rank spins or yields before it parks.
+/// How long a rank spins before it parks.
 const PATIENCE_US: u64 = 50;
+/// How long it yields. With 50 µs, three turns of eight ranks, one late turn lets some of them park, whose wake-ups make
+/// others late: traffic between sixteen ranks on two cores fell into that now and then and became three times slower.
+const PATIENCE_SHARED_US: u64 = 200;
 /// A single yield that takes longer met a foreign load.
 const FOREIGN_US: u64 = 500;
 /// How long a rank that met a foreign load does not yield.
@@ -246,7 +249,7 @@ impl<'m> Waiter<'m> {
             if found != Step::Idle {
                 return found;
             }
-            if foreign || after.wrapping_sub(start) > PATIENCE_US * self.ticks_per_us {
+            if foreign || after.wrapping_sub(start) > PATIENCE_SHARED_US * self.ticks_per_us {
                 return Step::Idle;
             }
             before = after;

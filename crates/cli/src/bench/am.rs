@@ -28,6 +28,9 @@ static PONG: Reply<Args> = Reply::new(|target, _, args, payload| {
     read(payload);
     count(target, args);
 });
+/// The same where the sender's `quiet` says that the answer has come.
+static CALL: Request<Args> = Request::new(|token, _, args, payload| token.reply(&ANSWER, args, payload));
+static ANSWER: Reply<Args> = Reply::new(|_, _, _, payload| read(payload));
 /// The same, each side by way of private memory.
 static COPY_PING: Request<Args> = Request::new(|token, _, args, payload| {
     keep(&ASKED, payload, |mine| token.reply(&COPY_PONG, args, mine));
@@ -102,7 +105,7 @@ impl<'b> Pair<'b> {
 
     /// Collective: ranks whose numbers differ in these bits are a pair.
     fn new(b: &'b Bench, bits: usize, asks: impl Fn(usize) -> bool) -> Pair<'b> {
-        b.job.register_handlers(&[&PING, &PONG, &COPY_PING, &COPY_PONG, &LONG_PING, &TICK, &LONG_TICK]);
+        b.job.register_handlers(&[&PING, &PONG, &CALL, &ANSWER, &COPY_PING, &COPY_PONG, &LONG_PING, &TICK, &LONG_TICK]);
         let lines = b.job.alloc_all::<[u64; 8]>(2).expect("two lines");
         let peer = b.me ^ bits;
         Pair {
@@ -295,7 +298,7 @@ pub fn short_rtt_of_pairs<const PEER: usize>(b: &Bench) -> Measured {
     b.compare(
         || {
             pair.waited(trips, |_| {
-                b.job.am(pair.peer, &PING, args, &[]);
+                b.job.am(pair.peer, &CALL, args, &[]);
                 b.job.quiet();
             })
         },

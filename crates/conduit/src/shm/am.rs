@@ -31,10 +31,10 @@ use crate::ring::{Account, BATCH, Batch, Credit, Got, Head, Inlet, Message, Ring
 use crate::shm::control::MOST_RANKS;
 use crate::shm::progress::{Helper, Rest};
 use crate::shm::{Node, Seat};
-use crate::sync::ticks_per_us;
+use crate::sync::{full_fence, ticks_per_us};
 use crate::wait::{Aborted, Bell, Step};
 use bytemuck::{Pod, bytes_of, bytes_of_mut};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -419,6 +419,8 @@ pub(super) struct Route {
     shown: *const Shown,
     got: *const Got,
     credit: Credit,
+    /// Is it among those that are not quiet?
+    listed: Cell<bool>,
     /// Is it of this process?
     here: bool,
 }
@@ -445,6 +447,8 @@ impl Route {
 pub(super) struct Outlet {
     pub(super) own: *const Letterbox,
     pub(super) routes: [Box<[Route]>; NETS],
+    /// Net and target of all routes that may not be quiet.
+    not_quiet: RefCell<Vec<(usize, usize)>>,
     pub(super) window: u32,
     pub(super) pools: [Pool; NETS],
     pub(super) helper: Helper,
@@ -472,11 +476,13 @@ impl Outlet {
         let route = |net: usize, to: usize| {
             let peer = &mail.peers[to];
             let (shown, got): (*const _, *const _) = (peer.shown(net, rank), &own.got[net][to]);
-            Route { ring: peer.requests[net], bell: peer.bell, shown, got, credit: Credit::default(), here: peer.here }
+            let (credit, listed) = Default::default();
+            Route { ring: peer.requests[net], bell: peer.bell, shown, got, credit, listed, here: peer.here }
         };
         Outlet {
             own,
             routes: [AM, CALL].map(|net| (0..n).map(|to| route(net, to)).collect()),
+            not_quiet: RefCell::default(),
             window: mail.window,
             // SAFETY: inside the rank's area, which is zeroed at first and stays mapped as long as the node, which the
             // seat keeps.
@@ -559,6 +565,9 @@ impl Seat {
             return false;
         };
         route.credit.spend();
+        if !route.listed.replace(true) {
+            outlet.not_quiet.borrow_mut().push((net, to));
+        }
         outlet.total.set(outlet.total.get() + 1);
         route.ring.push(head, &words, n);
         route.bell().ring_after_fence();
@@ -637,30 +646,40 @@ impl Seat {
 
     /// Waits until everything that this rank has sent has ended, and its replies and results have been handled here.
     pub fn quiet(&self, site: Site, progress: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
-        if self.outlet.total.get() == 0 {
-            return Ok(());
-        }
         let mail = &self.node.mail;
-        for net in [AM, CALL] {
-            for (to, route) in self.outlet.routes[net].iter().enumerate() {
-                if route.credit.is_still_quiet() {
-                    continue;
-                }
-                let account = mail.peers[to].account(net, self.rank);
-                let is_quiet = || route.credit.is_quiet(account, route.got());
-                if is_quiet() {
-                    continue;
-                }
-                account.set_eager(true);
-                let look = || match is_quiet() {
-                    true => Step::Done,
-                    false if progress() => Step::Busy,
-                    false => Step::Idle,
-                };
-                let waited = self.waiter.until(|| site, look);
-                account.set_eager(false);
-                waited?;
+        // What is served meanwhile may send more; it is waited for too.
+        while let Some((net, to)) = { self.outlet.not_quiet.borrow_mut().pop() } {
+            let route = &self.outlet.routes[net][to];
+            route.listed.set(false);
+            let account = mail.peers[to].account(net, self.rank);
+            if route.credit.is_still_quiet() || route.credit.is_quiet(account, route.got()) {
+                continue;
             }
+            let (looked, eager) = (Cell::new(false), Cell::new(false));
+            // Answers first, of which this rank knows by itself. The first look is never the last before a sleep, so the
+            // target is not troubled by it.
+            let look = || {
+                let first = !looked.replace(true);
+                if route.credit.is_answered(route.got()) {
+                    return Step::Done;
+                }
+                if progress() {
+                    return Step::Busy;
+                }
+                if first {
+                    return Step::Idle;
+                }
+                if !eager.replace(true) {
+                    account.set_eager(true);
+                    full_fence();
+                }
+                Step::done(route.credit.is_quiet(account, route.got()))
+            };
+            let waited = self.waiter.until(|| site, look);
+            if eager.get() {
+                account.set_eager(false);
+            }
+            waited?;
         }
         Ok(())
     }
