@@ -61,6 +61,7 @@ pub struct Asked {
 pub struct Endpoint {
     opened: Arc<Opened>,
     name: Vec<u8>,
+    inject_size: usize,
 }
 
 /// Another endpoint, or this one, in this one's table of addresses.
@@ -221,8 +222,8 @@ impl Endpoint {
             if cq.wait_obj == FI_WAIT_FD {
                 let mut fd: RawFd = -1;
                 let control = (*(*o.cq).fid.ops).control;
-                check("fi_control", control(o.cq.cast(), FI_GETWAIT, (&raw mut fd).cast()))?;
-                o.wait_fd = Some(fd);
+                // Some providers (udp;ofi_rxd, sockets) promise a descriptor and have none.
+                o.wait_fd = (control(o.cq.cast(), FI_GETWAIT, (&raw mut fd).cast()) == 0).then_some(fd);
             }
         }
         let mut name = vec![0; 512];
@@ -230,7 +231,9 @@ impl Endpoint {
         // SAFETY: an endpoint that is enabled, and `len` bytes to write to.
         check("fi_getname", unsafe { ((*(*o.ep).cm).getname)(o.ep.cast(), name.as_mut_ptr().cast(), &mut len) })?;
         name.truncate(len);
-        Ok(Endpoint { opened: Arc::new(o), name })
+        // SAFETY: fi_getinfo fills in all attributes.
+        let inject_size = unsafe { (*(*o.info).tx_attr).inject_size };
+        Ok(Endpoint { opened: Arc::new(o), name, inject_size })
     }
 
     /// The version of the library that was found.
@@ -284,19 +287,18 @@ impl Endpoint {
     /// The most bytes that can be injected.
     #[inline]
     pub fn inject_size(&self) -> usize {
-        // SAFETY: the description and its parts live as long as `opened` and are not changed.
-        unsafe { (*(*self.opened.info).tx_attr).inject_size }
+        self.inject_size
     }
 
     /// The most bytes of one operation.
     pub fn max_message_size(&self) -> usize {
-        // SAFETY: as for `inject_size`.
+        // SAFETY: the description and its parts live as long as `opened` and are not changed.
         unsafe { (*(*self.opened.info).ep_attr).max_msg_size }
     }
 
     /// Bytes that can travel with a message or put beside its own.
     pub fn cq_data_size(&self) -> usize {
-        // SAFETY: as for `inject_size`.
+        // SAFETY: as above.
         unsafe { (*(*self.opened.info).domain_attr).cq_data_size }
     }
 
@@ -377,8 +379,9 @@ impl Endpoint {
     /// A message of at most [`inject_size`](Self::inject_size) bytes. It may be overwritten at once and has no completion.
     #[inline]
     pub fn inject(&self, to: Peer, bytes: &[u8]) -> Posted {
-        // SAFETY: an enabled endpoint, bytes that can be read during the call and are not needed after it. More than
-        // inject_size are refused.
+        assert!(bytes.len() <= self.inject_size);
+        // SAFETY: an enabled endpoint, no more bytes than may be injected (not all providers look), which can be read during
+        // the call and are not needed after it.
         self.posted(unsafe {
             ((*(*self.opened.ep).msg).inject)(self.opened.ep, bytes.as_ptr().cast(), bytes.len(), to.0)
         })
@@ -435,6 +438,7 @@ impl Endpoint {
     /// A put of at most [`inject_size`](Self::inject_size) bytes. They may be overwritten at once, and it has no completion.
     #[inline]
     pub fn inject_write(&self, to: Peer, bytes: &[u8], at: Remote) -> Posted {
+        assert!(bytes.len() <= self.inject_size);
         // SAFETY: as for `inject`.
         self.posted(unsafe {
             ((*(*self.opened.ep).rma).inject)(self.opened.ep, bytes.as_ptr().cast(), bytes.len(), to.0, at.addr, at.key)
