@@ -3,6 +3,7 @@
 //! * [`contract`]: what every conduit promises, in words and as a trait; [`mod@reference`]: its provided part.
 //! * [`am`]: active messages as handlers see them; [`ring`] and [`pool`]: how they travel on a node.
 //! * [`shm`]: ranks of one node, through memory that all of them map.
+//! * [`ofi`]: ranks of different nodes, through libfabric.
 //! * [`wait`], [`barrier`], [`record`]: waiting, meeting, and saying where one waits. Protocols over atomics that may
 //!   lie in shared memory or, in a model, on the heap.
 //! * [`copy`]: the one routine through which bytes enter and leave shared memory.
@@ -19,6 +20,8 @@ pub mod barrier;
 pub mod contract;
 pub mod copy;
 pub mod heap;
+#[cfg(not(loom))]
+pub mod ofi;
 pub mod pool;
 pub mod record;
 #[cfg(not(loom))]
