@@ -59,6 +59,8 @@ pub(crate) enum Way {
     InLine,
     /// Through the source's queue.
     Queue,
+    /// To another node.
+    Far,
 }
 
 impl fmt::Debug for Arrival<'_> {
@@ -82,6 +84,11 @@ impl<'h> Arrival<'h> {
     #[inline(always)]
     pub fn source(&self) -> usize {
         self.source
+    }
+
+    /// Where it runs.
+    pub(crate) fn node(&self) -> &'h Node {
+        self.node
     }
 
     /// The serial number of the job in this process.
@@ -135,6 +142,7 @@ impl<'h> Arrival<'h> {
         assert!(self.way != Way::None && !self.replied.replace(true), "{self:?} is answered once");
         match self.way {
             Way::InLine => self.node.run_in_line(self.source, self.target, handler, bytes_of(args), payload, Way::None),
+            Way::Far => self.node.reply_far(self.target, self.source, handler, bytes_of(args), payload),
             _ => self.node.reply_by_queue(self.target, self.source, handler, bytes_of(args), payload),
         }
     }
@@ -236,6 +244,11 @@ impl Landing {
     pub(crate) fn read(&self, dst: &mut [u8]) {
         let data = self.data.lock().unwrap_or_else(PoisonError::into_inner);
         dst.copy_from_slice(&data[..dst.len()]);
+    }
+
+    /// All of what came.
+    pub(crate) fn all(&self) -> Vec<u8> {
+        self.data.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn write(&self, src: &[u8]) {

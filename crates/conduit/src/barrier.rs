@@ -18,9 +18,15 @@
 //! did before its arrival happens before everything that any rank does after its wait. A counter is reset with a
 //! relaxed store: the next arrival at it comes after the release word, which comes after the reset. Slots and the
 //! release line's other words are plain data under the same edges.
-//! Bells: see [`crate::wait`]; the fence lies between the arrival (pair) or the release store (tree) and the look at the
+//! # Other nodes
+//! Where there are some ([`Barrier::beyond`]), the shape is the tree, and the last at the root hands what it found to
+//! somebody else, who [opens](open) the barrier when all nodes have come (see [`crate::meeting`]).
+//!
+//! # Bells
+//! See [`crate::wait`]; the fence lies between the arrival (pair) or the release store (tree) and the look at the
 //! bells.
 
+use crate::meeting::{Digest, Verdict};
 use crate::record::Site;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*, full_fence};
 use crate::wait::{Aborted, Bell, Sleepers, Step, Waiter};
@@ -70,7 +76,7 @@ impl Tag {
         }
     }
 
-    fn encode(self) -> (u64, u64) {
+    pub(crate) fn encode(self) -> (u64, u64) {
         match self {
             Tag::Plain => (0, 0),
             Tag::Value(v) => (1, v),
@@ -79,7 +85,7 @@ impl Tag {
         }
     }
 
-    fn decode(kind: u64, value: u64) -> Tag {
+    pub(crate) fn decode(kind: u64, value: u64) -> Tag {
         match kind {
             0 => Tag::Plain,
             1 => Tag::Value(value),
@@ -119,20 +125,6 @@ pub enum Met {
     Bare,
     /// Somebody did: ask for the [`verdict`](Barrier::verdict).
     WithDetails,
-}
-
-/// What all ranks learn when the last has arrived.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// Tags agreed.
-    Agreed {
-        /// The smallest `aux`.
-        aux: u64,
-        /// What all said who did not come [`Plain`](Tag::Plain).
-        tag: Tag,
-    },
-    /// The tags of these two ranks did not agree: the lowest such pair.
-    Disagreed([(u32, Tag); 2]),
 }
 
 /// What one rank's arrival carries besides being one.
@@ -201,17 +193,30 @@ pub unsafe trait Places {
 }
 
 /// One rank's side of a barrier; each rank of the node has one, over the same places.
-#[derive(Debug)]
 pub struct Barrier<P> {
     places: P,
     me: usize,
     n: usize,
+    /// How many ranks; on one of several nodes too many for a short way.
+    shape: usize,
     epoch: Cell<u64>,
     pair: PairOfMine,
     /// Did my last arrival have details?
     had_details: Cell<bool>,
     /// From my group's counter to the root: index and number of arrivals expected there.
     path: Vec<(u32, u32)>,
+    /// By number on this node: the rank of the job. Empty: the same.
+    names: Box<[u32]>,
+    beyond: Option<Beyond>,
+}
+
+/// What happens when all of a node have come, and there are other nodes.
+type Beyond = Box<dyn Fn(u64, Digest)>;
+
+impl<P> fmt::Debug for Barrier<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} of {} at epoch {}", self.me, self.n, self.epoch.get())
+    }
 }
 
 /// What the hot path of two ranks touches, found once: my word, the other's, the other's bell.
@@ -254,7 +259,19 @@ impl<P: Places> Barrier<P> {
         let (a, b) = (me % 2, (me + 1) % 2);
         let words = &places.pair().0;
         let pair = PairOfMine { mine: &words[a], other: &words[b], bell: places.bell(if n == 2 { b } else { me }) };
-        Barrier { places, me, n, epoch: Cell::new(0), pair, had_details: Cell::new(false), path }
+        let (epoch, had_details, names, beyond) = Default::default();
+        Barrier { places, me, n, shape: n, epoch, pair, had_details, path, names, beyond }
+    }
+
+    /// The same on one of several nodes: `names` are the job's numbers of its ranks, and `beyond` is told when all of them
+    /// have come. Somebody then calls [`open`].
+    pub fn beyond(self, names: &[u32], beyond: impl Fn(u64, Digest) + 'static) -> Self {
+        assert_eq!(names.len(), self.n);
+        Barrier { names: names.into(), beyond: Some(Box::new(beyond)), shape: usize::MAX, ..self }
+    }
+
+    fn name(&self, r: usize) -> u32 {
+        self.names.get(r).copied().unwrap_or(r as u32)
     }
 
     /// Announces this rank's arrival. Arrive and [`wait`](Self::wait) alternate.
@@ -263,7 +280,7 @@ impl<P: Places> Barrier<P> {
         let epoch = self.epoch.get() + 1;
         self.epoch.set(epoch);
         let arrived = Arrived { epoch, tag, aux };
-        match self.n {
+        match self.shape {
             2 => self.arrive_pair(arrived),
             1 => {}
             _ => self.arrive_tree(arrived),
@@ -274,7 +291,7 @@ impl<P: Places> Barrier<P> {
     /// Have all arrived?
     #[inline(always)]
     pub fn test(&self, arrived: &Arrived) -> bool {
-        match self.n {
+        match self.shape {
             1 => true,
             2 => self.other().load(Acquire) >> 2 >= arrived.epoch,
             _ => self.places.release().word.load(Acquire) >> 2 >= arrived.epoch,
@@ -296,7 +313,7 @@ impl<P: Places> Barrier<P> {
             false if progress() => Step::Busy,
             false => Step::Idle,
         };
-        let bare = match self.n {
+        let bare = match self.shape {
             2 => {
                 let other = self.other();
                 waiter.until(site, move || step(other.load(Acquire) >> 2 >= epoch))?;
@@ -316,7 +333,7 @@ impl<P: Places> Barrier<P> {
     /// What came of a meeting whose wait has ended; before the next arrival.
     #[inline(never)]
     pub fn verdict(&self, arrived: Arrived) -> Verdict {
-        match self.n {
+        match self.shape {
             1 => Verdict::Agreed { aux: arrived.aux, tag: arrived.tag },
             2 => self.verdict_of_pair(arrived),
             _ => self.verdict_of_tree(),
@@ -399,38 +416,21 @@ impl<P: Places> Barrier<P> {
 
     /// Run by the last to arrive.
     fn release(&self, epoch: u64, tagged: bool) {
-        let release = self.places.release();
-        let bad = tagged && self.compare(epoch);
-        release.word.store(epoch << 2 | u64::from(tagged) << 1 | u64::from(bad), Release);
-        full_fence();
-        if release.sleepers.any() {
-            self.wake_all();
+        if let Some(beyond) = &self.beyond {
+            let all = if tagged { self.digest(epoch) } else { Digest::of(self.name(0), Tag::Plain, u64::MAX) };
+            return beyond(epoch, all);
         }
+        open(&self.places, self.n, epoch, tagged.then(|| self.digest(epoch)).as_ref());
     }
 
-    #[cold]
-    fn wake_all(&self) {
-        for r in (0..self.n).filter(|&r| r != self.me) {
-            self.places.bell(r).ring_after_fence();
-        }
-    }
-
-    /// Compares the tags rank by rank, each with the first that is not plain, and takes the smallest `aux`.
+    /// What all ranks of this node have said.
     #[inline(never)]
-    fn compare(&self, epoch: u64) -> bool {
-        let release = self.places.release();
-        let tags = || (0..self.n).map(|r| (r, self.details(r, epoch).0));
-        let aux = (0..self.n).map(|r| self.details(r, epoch).1).min();
-        release.aux.store(aux.unwrap_or(u64::MAX), Relaxed);
-        let (a, tag) = tags().find(|(_, t)| *t != Tag::Plain).unwrap_or((0, Tag::Plain));
-        let odd = tags().find(|(_, t)| !t.agrees(tag));
-        let b = odd.map_or(a, |(b, _)| b);
-        for (i, r) in [a.min(b), a.max(b)].into_iter().enumerate() {
-            let (kind, value) = self.details(r, epoch).0.encode();
-            release.ranks[i].store((r as u64) << 8 | kind, Relaxed);
-            release.values[i].store(value, Relaxed);
-        }
-        odd.is_some()
+    fn digest(&self, epoch: u64) -> Digest {
+        let of = |r| {
+            let (tag, aux) = self.details(r, epoch);
+            Digest::of(self.name(r), tag, aux)
+        };
+        (0..self.n).map(of).reduce(Digest::merge).expect("a rank")
     }
 
     fn verdict_of_tree(&self) -> Verdict {
@@ -448,6 +448,40 @@ impl<P: Places> Barrier<P> {
             _ => Verdict::Disagreed([a, b]),
         }
     }
+}
+
+/// Lets all ranks of the barrier at these places go on, with what came of it if anybody had something to say.
+#[inline]
+pub fn open(places: &impl Places, n: usize, epoch: u64, said: Option<&Digest>) {
+    let release = places.release();
+    let said = said.filter(|digest| !digest.is_bare());
+    let bad = said.is_some_and(|digest| write_verdict(release, digest));
+    release.word.store(epoch << 2 | u64::from(said.is_some()) << 1 | u64::from(bad), Release);
+    full_fence();
+    if release.sleepers.any() {
+        wake_all(places, n);
+    }
+}
+
+#[cold]
+fn wake_all(places: &impl Places, n: usize) {
+    (0..n).for_each(|r| places.bell(r).ring_after_fence());
+}
+
+/// Leaves the verdict for all; true if ranks disagreed.
+#[inline(never)]
+fn write_verdict(release: &Release, digest: &Digest) -> bool {
+    let (aux, two, bad) = match digest.verdict() {
+        Verdict::Agreed { aux, tag } => (aux, [(0, tag); 2], false),
+        Verdict::Disagreed(two) => (digest.aux, two, true),
+    };
+    release.aux.store(aux, Relaxed);
+    for (i, (rank, tag)) in two.into_iter().enumerate() {
+        let (kind, value) = tag.encode();
+        release.ranks[i].store(u64::from(rank) << 8 | kind, Relaxed);
+        release.values[i].store(value, Relaxed);
+    }
+    bad
 }
 
 /// The places on the heap, for tests and models.

@@ -4,7 +4,8 @@
 //! * [`am`]: active messages as handlers see them; [`ring`] and [`pool`]: how they travel on a node.
 //! * [`shm`]: ranks of one node, through memory that all of them map.
 //! * [`ofi`]: ranks of different nodes, through libfabric.
-//! * [`wait`], [`barrier`], [`record`]: waiting, meeting, and saying where one waits. Protocols over atomics that may
+//! * [`ofi`]: ranks of different nodes, through libfabric; [`ranks`]: who is where.
+//! * [`wait`], [`barrier`], [`meeting`], [`record`]: waiting, meeting on a node and between nodes, and saying where one waits. Protocols over atomics that may
 //!   lie in shared memory or, in a model, on the heap.
 //! * [`copy`]: the one routine through which bytes enter and leave shared memory.
 //! * [`heap`], [`topology`], [`sync`]: book-keeping, the machine, the atomics.
@@ -20,9 +21,12 @@ pub mod barrier;
 pub mod contract;
 pub mod copy;
 pub mod heap;
+pub mod meeting;
 #[cfg(not(loom))]
 pub mod ofi;
 pub mod pool;
+#[cfg(not(loom))]
+pub mod ranks;
 pub mod record;
 #[cfg(not(loom))]
 pub mod reference;

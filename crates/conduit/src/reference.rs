@@ -10,6 +10,7 @@
 use crate::am::{Arrival, Handler, Piece};
 use crate::contract::{At, Atomic, Conduit, Failure, Outside};
 use crate::heap::FIRST;
+use crate::ofi;
 use crate::pool::LARGE;
 use crate::record::Site;
 use bytemuck::{Pod, Zeroable};
@@ -18,7 +19,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::am::Landing;
 
 /// Handlers below this number are ours.
-pub const HANDLERS: u16 = 8;
+pub const HANDLERS: u16 = 16;
 const PUT: u16 = 1;
 const PUT_DONE: u16 = 2;
 const GET: u16 = 3;
@@ -27,9 +28,15 @@ const ATOMIC: u16 = 5;
 const VALUE: u16 = 6;
 /// Brings a [`Piece`] of something too long for a message to the target's [`Landing`].
 pub const PIECE: u16 = 7;
+/// How much of a segment its network knows, and the answer.
+pub(crate) const EXTENT: u16 = 8;
+pub(crate) const EXTENT_IS: u16 = 9;
+/// Where a rank was last seen waiting, and the answer.
+pub(crate) const SITE: u16 = 10;
+pub(crate) const SITE_IS: u16 = 11;
 
 /// Our handlers, for the table of every conduit.
-pub fn handlers() -> [(u16, &'static dyn Handler); 7] {
+pub fn handlers() -> [(u16, &'static dyn Handler); 11] {
     [
         (PUT, &OnPut),
         (PUT_DONE, &OnPutDone),
@@ -38,6 +45,10 @@ pub fn handlers() -> [(u16, &'static dyn Handler); 7] {
         (ATOMIC, &OnAtomic),
         (VALUE, &OnValue),
         (PIECE, &OnPiece),
+        (EXTENT, &ofi::segment::OnExtent),
+        (EXTENT_IS, &ofi::segment::OnExtentIs),
+        (SITE, &OnSite),
+        (SITE_IS, &OnData),
     ]
 }
 
@@ -81,7 +92,15 @@ pub fn atomic<C: Conduit + ?Sized>(c: &C, site: Site, at: At, what: Atomic) -> R
     Ok(c.landing().value())
 }
 
-fn check<C: Conduit + ?Sized>(c: &C, at: At, len: usize) -> Result<(), Outside> {
+/// Where a rank was last seen waiting; asked of its process.
+pub fn last_site<C: Conduit + ?Sized>(c: &C, site: Site, rank: u32) -> Result<String, Failure> {
+    let begun = c.landing().count();
+    c.request(site, rank, SITE, &(), &[])?;
+    c.wait(site, || c.landing().count() == begun + 1)?;
+    Ok(String::from_utf8_lossy(&c.landing().all()).into_owned())
+}
+
+pub(crate) fn check<C: Conduit + ?Sized>(c: &C, at: At, len: usize) -> Result<(), Outside> {
     let (ranks, segment) = (c.ranks(), c.segment_len());
     let end = at.offset.checked_add(len as u64);
     let inside = (at.rank as usize) < ranks && at.offset >= FIRST && end.is_some_and(|end| end <= segment);
@@ -143,6 +162,14 @@ impl Handler for OnData {
     fn run(&self, arrival: &Arrival<'_>) {
         arrival.landing().write(arrival.open::<()>().1);
         arrival.landing().one_more();
+    }
+}
+
+struct OnSite;
+impl Handler for OnSite {
+    fn run(&self, arrival: &Arrival<'_>) {
+        let site = arrival.node().record(arrival.target()).last_site().unwrap_or_default();
+        arrival.reply(SITE_IS, &(), site.as_bytes());
     }
 }
 

@@ -129,6 +129,37 @@ impl Sleepers {
     }
 }
 
+/// Where a thread that makes progress for others dozes while they make it themselves.
+///
+/// It dozes for a bounded time, and not when somebody has asked it to take over since it last woke: the asking is a store
+/// before a look at the bell, the dozing a store to the bell before a look for who asked, with a full fence in each.
+#[derive(Debug, Default)]
+pub struct Relief {
+    asked: AtomicU32,
+    bell: Bell,
+}
+
+impl Relief {
+    /// A rank is going to sleep: whoever relieves it does not doze any longer.
+    #[inline]
+    pub fn take_over(&self) {
+        self.asked.store(1, Relaxed);
+        self.bell.ring();
+    }
+
+    /// Dozes for `ns` at most; true if somebody has asked.
+    pub fn doze(&self, ns: u64) -> bool {
+        let word = self.bell.0.word();
+        word.store(1, Relaxed);
+        full_fence();
+        if self.asked.load(Relaxed) == 0 {
+            self.bell.0.wait(1, ns);
+        }
+        word.store(0, Relaxed);
+        self.asked.load(Relaxed) != 0 && self.asked.compare_exchange(1, 0, Relaxed, Relaxed).is_ok()
+    }
+}
+
 /// What a waiting rank uses: its bell, the count of sleepers, its record and the job's abort word, all in shared memory,
 /// and its policy.
 #[derive(Debug)]
@@ -139,6 +170,7 @@ pub struct Waiter<'m> {
     abort: &'m AtomicU32,
     cores: Cores,
     park_ns: u64,
+    relief: Option<&'m Relief>,
     ticks_per_us: u64,
     no_yield_before: Cell<u64>,
 }
@@ -147,12 +179,17 @@ impl<'m> Waiter<'m> {
     /// A waiter for the owner of `bell` and `record`.
     pub fn new(bell: &'m Bell, sleepers: &'m Sleepers, record: &'m Record, abort: &'m AtomicU32, cores: Cores) -> Self {
         let (park_ns, ticks_per_us) = (PARK_NS, ticks_per_us());
-        Waiter { bell, sleepers, record, abort, cores, park_ns, ticks_per_us, no_yield_before: Cell::new(0) }
+        Waiter { bell, sleepers, record, abort, cores, park_ns, relief: None, ticks_per_us, no_yield_before: Cell::new(0) }
     }
 
     /// The same, looking up from its sleep this often: a rank that has others to look after.
     pub fn looking_up(self, every_ns: u64) -> Self {
         Waiter { park_ns: every_ns.min(PARK_NS), ..self }
+    }
+
+    /// The same, waking a thread that does its work while it sleeps.
+    pub fn relieved_by(self, relief: &'m Relief) -> Self {
+        Waiter { relief: Some(relief), ..self }
     }
 
     /// The policy in force.
@@ -266,6 +303,9 @@ impl<'m> Waiter<'m> {
             let mut found = look();
             let sleep = found == Step::Idle && !self.aborted();
             if sleep {
+                if let Some(relief) = self.relief {
+                    relief.take_over();
+                }
                 self.bell.0.wait(1, self.park_ns);
             }
             word.store(0, Relaxed);

@@ -3,7 +3,8 @@
 use crate::fail;
 use crate::job::Inner;
 use bytemuck::{Pod, Zeroable};
-use partage_conduit::barrier::{Arrived, Call, Met, Tag, Verdict};
+use partage_conduit::barrier::{Arrived, Call, Met, Tag};
+use partage_conduit::meeting::Verdict;
 use partage_conduit::record::Site;
 use std::fmt;
 use std::panic::Location;

@@ -1,7 +1,446 @@
-//! Ranks of different nodes, through libfabric.
+//! The conduit between ranks of different nodes: libfabric, opened at run time and only where a job has several nodes.
 //!
-//! * [`endpoint`]: one endpoint of a process, typed; no policy.
-//! * `fi`: what is called of the library, which is opened when it is first needed.
+//! A process has one endpoint, for all its ranks. [`Net::attach`] opens it, tells the others its address and greets them,
+//! so that hosts that cannot reach each other are found out at the start. [`Seat`] is one rank's side.
+//!
+//! * [`am`]: messages, their credits and their ends; [`rma`]: puts and gets; [`segment`]: which memory the network knows;
+//!   [`progress`]: who looks at the completion queue, and when. Atomics go by messages (see [`crate::reference`]).
+//! * [`endpoint`]: libfabric's objects, typed, without policy; `fi`: what is called of the library.
+//!
+//! # What it asks of a provider
+//! Reliable datagrams, messages in order, puts with delivery completion, keys that we choose, addresses that begin at 0,
+//! and no registration of local memory. `tcp` has all of that. Providers that ask for more are refused with a line.
+//!
+//! # Trust
+//! Every message carries a number that process 0 drew for this job, and the keys of memory contain another: what does
+//! not is dropped. That keeps strays of other jobs out, not an attacker who can read the network.
 
+pub mod am;
 pub mod endpoint;
 mod fi;
+pub mod progress;
+pub mod rma;
+pub mod segment;
+
+use crate::contract::Exchange;
+use crate::ranks::Ranks;
+use crate::shm::Node;
+use crate::wait::Relief;
+use am::{Account, Bounce, Buffer, Desk};
+use bytemuck::{Pod, Zeroable};
+use endpoint::{Asked, Endpoint, Peer};
+use rma::Ops;
+use segment::{Extent, Regions};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::time::{Duration, Instant};
+
+/// What a user may say about the network.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The provider; else tcp.
+    pub provider: Option<String>,
+    /// The address of the interface; else one that all nodes share a subnet with, or the first.
+    pub interface: Option<String>,
+    /// How long other processes may take to answer a greeting.
+    pub patience: Duration,
+    /// Is there a thread that makes progress while ranks compute?
+    pub thread: bool,
+    /// Called when the network has failed and nobody has ended the job meanwhile; it ends the process.
+    pub lost: fn(&str),
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let patience = Duration::from_secs(10);
+        Settings { provider: None, interface: None, patience, thread: true, lost: |why| panic!("{why}") }
+    }
+}
+
+/// Where a process is, as networks see it.
+#[derive(Clone, Copy, Debug, Pod, Zeroable, PartialEq, Eq)]
+#[repr(C)]
+pub struct Whereabouts {
+    /// The kernel: processes with the same one share its cores.
+    pub machine: [u64; 2],
+    /// The network namespace: processes with the same one share the loopback interface.
+    namespace: u64,
+    /// Addresses that are up, as four bytes, and the length of their prefix; the loopback interface is left out.
+    addresses: [[u8; 8]; 8],
+}
+
+impl Whereabouts {
+    /// Of this process.
+    pub fn here() -> Whereabouts {
+        use std::os::unix::fs::MetadataExt;
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let half = |i: usize| {
+            let hex: String = id.chars().filter(char::is_ascii_hexdigit).skip(16 * i).take(16).collect();
+            u64::from_str_radix(&hex, 16).unwrap_or(0)
+        };
+        let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |m| m.ino());
+        Whereabouts { machine: [half(0), half(1)], namespace, addresses: addresses() }
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = (Ipv4Addr, u32)> + '_ {
+        self.addresses.iter().filter(|a| a[4] != 0).map(|a| (Ipv4Addr::new(a[0], a[1], a[2], a[3]), u32::from(a[4])))
+    }
+
+    /// Has it an address in this subnet?
+    fn is_in(&self, (address, prefix): (Ipv4Addr, u32)) -> bool {
+        let net = |a: Ipv4Addr| u32::from(a) >> 32u32.saturating_sub(prefix).min(31);
+        self.addresses().any(|(other, _)| net(other) == net(address))
+    }
+}
+
+/// The addresses of this process's interfaces.
+fn addresses() -> [[u8; 8]; 8] {
+    let (mut out, mut n) = ([[0; 8]; 8], 0);
+    let mut list = std::ptr::null_mut();
+    // SAFETY: fills in a list, which is freed below.
+    if unsafe { libc::getifaddrs(&mut list) } != 0 {
+        return out;
+    }
+    let mut next = list;
+    while !next.is_null() && n < out.len() {
+        // SAFETY: an entry of the list, which is not freed yet; addresses of this family have this type.
+        unsafe {
+            let entry = &*next;
+            let flags = entry.ifa_flags as i32;
+            let inet = !entry.ifa_addr.is_null() && i32::from((*entry.ifa_addr).sa_family) == libc::AF_INET;
+            if inet && flags & libc::IFF_UP != 0 && flags & libc::IFF_LOOPBACK == 0 {
+                let address = |a: *mut libc::sockaddr| (*a.cast::<libc::sockaddr_in>()).sin_addr.s_addr.to_ne_bytes();
+                out[n][..4].copy_from_slice(&address(entry.ifa_addr));
+                let mask = if entry.ifa_netmask.is_null() { [255; 4] } else { address(entry.ifa_netmask) };
+                out[n][4] = (u32::from_be_bytes(mask).leading_ones() as u8).max(1);
+                n += 1;
+            }
+            next = entry.ifa_next;
+        }
+    }
+    // SAFETY: from getifaddrs, once.
+    unsafe { libc::freeifaddrs(list) };
+    out
+}
+
+/// The interface by which this process reaches all others.
+fn choose(all: &[Whereabouts], me: usize) -> Option<String> {
+    let mine = &all[me];
+    let elsewhere = |w: &&Whereabouts| (w.machine, w.namespace) != (mine.machine, mine.namespace);
+    if !all.iter().any(|w| elsewhere(&w)) {
+        return Some("127.0.0.1".into());
+    }
+    let shared = |a: &(Ipv4Addr, u32)| all.iter().filter(elsewhere).all(|w| w.is_in(*a));
+    mine.addresses().find(shared).or(mine.addresses().next()).map(|(address, _)| address.to_string())
+}
+
+/// A process's way to other nodes.
+#[derive(Debug)]
+pub struct Net {
+    endpoint: Endpoint,
+    /// By process; none on this node.
+    peers: Box<[Option<Peer>]>,
+    /// Their addresses, as people write them.
+    addresses: Box<[String]>,
+    greeted: Box<[AtomicBool]>,
+    nonce: u32,
+    keys: u64,
+    /// By rank of this process.
+    desks: Box<[Desk]>,
+    ops: Box<[Ops]>,
+    /// By rank of the job: what it is told about its messages to this process.
+    accounts: Box<[Account]>,
+    /// Sources that are to be told.
+    owing: Mutex<Vec<(usize, usize)>>,
+    owed: AtomicUsize,
+    /// Held by whoever reads the completion queue: what comes is put into order under it.
+    reading: Mutex<()>,
+    /// Where messages are received.
+    buffers: Box<[Buffer]>,
+    /// Those that could not be posted yet.
+    idle_buffers: Mutex<Vec<usize>>,
+    /// Where messages that cannot be injected are sent from.
+    bounces: Box<[Bounce]>,
+    next_bounce: AtomicUsize,
+    /// Messages for which there was no room, by process.
+    kept: Mutex<VecDeque<(usize, Vec<u8>)>>,
+    kept_count: AtomicUsize,
+    /// Somebody waits for room.
+    hungry: AtomicBool,
+    /// By rank of the job: how much of its segment is known to be registered.
+    extents: Box<[Extent]>,
+    regions: Mutex<Regions>,
+    relief: Relief,
+    first: usize,
+    broken: Mutex<Option<String>>,
+    over: AtomicBool,
+    settings: Settings,
+}
+
+/// One rank's side: what only its own thread touches.
+#[derive(Debug)]
+pub struct Seat {
+    /// Which of the process's ranks.
+    i: usize,
+    rank: usize,
+    /// By net and process: how many messages were sent.
+    sent: [Box<[Cell<u32>]>; 2],
+    /// Those that may not have ended.
+    not_quiet: RefCell<Vec<(usize, usize)>>,
+    total: Cell<u64>,
+    /// Puts and gets that were started.
+    started: Cell<u64>,
+    puts: Cell<u64>,
+    gets: Cell<u64>,
+    looks: Cell<u32>,
+}
+
+/// What the processes of several nodes tell each other.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Hello {
+    nonce: u64,
+    keys: u64,
+}
+
+impl Net {
+    /// Collective over all processes of the job. If it fails on one process it fails on all, with the same words.
+    pub(crate) fn attach(
+        node: &Node,
+        settings: &Settings,
+        whereabouts: &[Whereabouts],
+        exchange: &mut dyn Exchange,
+    ) -> Result<Net, String> {
+        let me = node.ranks().process();
+        let host = || node.host_of(node.mine().start).0.to_string();
+        let opened = Net::open(settings, whereabouts, me).map_err(|why| format!("process {me} (on {}): {why}", host()));
+        let random = || {
+            use std::hash::{BuildHasher, RandomState};
+            RandomState::new().hash_one(std::process::id())
+        };
+        let hello = Hello { nonce: random(), keys: random() & !((1 << 36) - 1) };
+        let mut mine = bytemuck::bytes_of(&hello).to_vec();
+        match &opened {
+            Ok(endpoint) => mine.extend([&[1], endpoint.name()].concat()),
+            Err(why) => mine.extend([&[0], why.as_bytes()].concat()),
+        }
+        let told = exchange.all_gather(&mine)?;
+        let parts: Vec<(Hello, &[u8])> = told
+            .iter()
+            .map(|bytes| bytes.split_first_chunk::<{ size_of::<Hello>() }>())
+            .map(|parts| parts.map(|(hello, rest)| (bytemuck::pod_read_unaligned(hello), rest)))
+            .collect::<Option<_>>()
+            .ok_or("another process speaks another protocol; rebuild it")?;
+        if let Some((_, [0, why @ ..])) = parts.iter().find(|(_, rest)| rest.first() == Some(&0)) {
+            return Err(String::from_utf8_lossy(why).into_owned());
+        }
+        let endpoint = opened?;
+        let mut peers = vec![None; parts.len()];
+        let mut wrong = None;
+        for p in node.ranks().far_processes() {
+            match endpoint.insert(&parts[p].1[1..]) {
+                Ok(peer) => peers[p] = Some(peer),
+                Err(why) => wrong = wrong.or(Some(why)),
+            }
+        }
+        let addresses = parts.iter().map(|(_, rest)| endpoint.text_of(&rest[1..])).collect();
+        let net = Net::new(endpoint, peers, addresses, parts[0].0, node.ranks(), settings.clone());
+        // Nobody greets before all listen.
+        let why = wrong.or_else(|| net.post_all().err()).unwrap_or_default();
+        let outcomes = exchange.all_gather(why.as_bytes())?;
+        match outcomes.into_iter().find(|why| !why.is_empty()) {
+            Some(why) => Err(String::from_utf8_lossy(&why).into_owned()),
+            None => Ok(net),
+        }
+    }
+
+    fn open(settings: &Settings, whereabouts: &[Whereabouts], me: usize) -> Result<Endpoint, String> {
+        let source = settings.interface.clone().or_else(|| choose(whereabouts, me));
+        let endpoint = Endpoint::open(&Asked {
+            provider: settings.provider.clone(),
+            source,
+            cq_size: 0,
+            tx_size: 0,
+            min_multi_recv: am::LONGEST,
+        })?;
+        match endpoint.mr_mode() & segment::NOT_DONE {
+            0 => Ok(endpoint),
+            mode => Err(format!(
+                "the provider {} asks for ways to register memory that this version does not have (mr_mode {mode:#x}); \
+                 PARTAGE_PROVIDER=tcp works",
+                endpoint.provider()
+            )),
+        }
+    }
+
+    fn new(
+        endpoint: Endpoint,
+        peers: Vec<Option<Peer>>,
+        addresses: Box<[String]>,
+        hello: Hello,
+        ranks: &Ranks,
+        settings: Settings,
+    ) -> Net {
+        let (processes, count, mine) = (peers.len(), ranks.count(), ranks.mine());
+        Net {
+            endpoint,
+            peers: peers.into(),
+            addresses,
+            greeted: (0..processes).map(|_| AtomicBool::new(false)).collect(),
+            nonce: hello.nonce as u32,
+            keys: hello.keys,
+            desks: mine.clone().map(|_| Desk::new(processes)).collect(),
+            ops: mine.clone().map(|_| Ops::new()).collect(),
+            accounts: (0..count).map(|_| Account::default()).collect(),
+            owing: Mutex::default(),
+            owed: AtomicUsize::new(0),
+            reading: Mutex::default(),
+            buffers: (0..am::BUFFERS).map(Buffer::new).collect(),
+            idle_buffers: Mutex::new((0..am::BUFFERS).collect()),
+            bounces: (0..am::BOUNCES).map(|_| Bounce::new()).collect(),
+            next_bounce: AtomicUsize::new(0),
+            kept: Mutex::default(),
+            kept_count: AtomicUsize::new(0),
+            hungry: AtomicBool::new(false),
+            extents: (0..count).map(|_| Extent::default()).collect(),
+            regions: Mutex::default(),
+            relief: Relief::default(),
+            first: mine.start,
+            broken: Mutex::default(),
+            over: AtomicBool::new(false),
+            settings,
+        }
+    }
+
+    /// Collective: says hello to the processes of other nodes, and waits for their answers.
+    pub(crate) fn greet(&self, node: &Node, exchange: &mut dyn Exchange) -> Result<(), String> {
+        let ranks = node.ranks();
+        let mut silent: Vec<usize> = ranks.far_processes().collect();
+        if silent.len() > 64 {
+            silent = (0..ranks.nodes()).filter(|&n| n != ranks.node()).map(|n| ranks.first_process(n)).collect();
+        }
+        let met = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            // Others are answered until all have been.
+            s.spawn(|| {
+                while !met.load(Acquire) {
+                    if !self.poll(node) {
+                        self.endpoint.wait(Duration::from_millis(10));
+                    }
+                }
+            });
+            let deadline = Instant::now() + self.settings.patience;
+            let mut to_greet = silent.clone();
+            while !silent.is_empty() && Instant::now() < deadline {
+                to_greet.retain(|&p| !self.say_hello(ranks, p));
+                silent.retain(|&p| !self.greeted[p].load(Acquire));
+                if !silent.is_empty() {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+            let me = ranks.process();
+            let name = |p: usize| {
+                let rank = (0..ranks.count()).find(|&r| ranks.place(r).0 == p).expect("a process has a rank");
+                format!("process {p} (rank {rank} on {}, {})", node.host_of(rank).0, self.addresses[p])
+            };
+            let why = silent.first().map_or(String::new(), |&p| {
+                format!(
+                    "{} did not answer {} over {} within {} s; PARTAGE_INTERFACE chooses the address, and firewalls must let \
+                     the hosts of a job connect to each other",
+                    name(p),
+                    name(me),
+                    self.endpoint.provider(),
+                    self.settings.patience.as_secs_f64()
+                )
+            });
+            let outcomes = exchange.all_gather(why.as_bytes());
+            met.store(true, Release);
+            self.endpoint.wake();
+            match outcomes?.into_iter().find(|why| !why.is_empty()) {
+                Some(why) => Err(String::from_utf8_lossy(&why).into_owned()),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// What is in use: provider, version, and this process's address.
+    pub fn description(&self) -> String {
+        let version = Endpoint::version().unwrap_or_default();
+        format!("{} of libfabric {version} on {}", self.endpoint.provider(), self.endpoint.address_text())
+    }
+
+    pub(crate) fn relief(&self) -> &Relief {
+        &self.relief
+    }
+}
+
+impl Seat {
+    pub(crate) fn new(net: &Net, ranks: &Ranks, rank: usize) -> Seat {
+        let sent = [0, 1].map(|_| net.peers.iter().map(|_| Cell::new(0)).collect());
+        let (total, started, puts, gets, looks, not_quiet) = Default::default();
+        Seat { i: rank - ranks.mine().start, rank, sent, not_quiet, total, started, puts, gets, looks }
+    }
+
+    /// Messages that were sent.
+    pub fn sent(&self) -> u64 {
+        self.total.get()
+    }
+
+    /// Puts and gets that were made.
+    pub fn transfers(&self) -> (u64, u64) {
+        (self.puts.get(), self.gets.get())
+    }
+}
+
+/// A count that only grows, raised by threads that may overtake each other.
+fn raise(count: &AtomicU32, to: u32) {
+    let mut now = count.load(Relaxed);
+    while to.wrapping_sub(now) as i32 > 0 {
+        match count.compare_exchange_weak(now, to, Release, Relaxed) {
+            Ok(_) => return,
+            Err(other) => now = other,
+        }
+    }
+}
+
+/// A count that one rank's look adds to.
+fn one_more(count: &AtomicU64) {
+    count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(machine: u64, namespace: u64, addresses: &[([u8; 4], u8)]) -> Whereabouts {
+        let mut w = Whereabouts { machine: [machine, 0], namespace, addresses: [[0; 8]; 8] };
+        for (place, (address, prefix)) in w.addresses.iter_mut().zip(addresses) {
+            place[..4].copy_from_slice(address);
+            place[4] = *prefix;
+        }
+        w
+    }
+
+    #[test]
+    fn an_interface_that_all_share_is_chosen() {
+        let a = at(1, 1, &[([192, 168, 0, 1], 24), ([10, 77, 0, 1], 16)]);
+        let b = at(1, 2, &[([10, 77, 3, 2], 16)]);
+        let c = at(2, 1, &[([172, 16, 0, 1], 12)]);
+        assert_eq!(choose(&[a, a], 0).as_deref(), Some("127.0.0.1"));
+        assert_eq!(choose(&[a, b, a], 0).as_deref(), Some("10.77.0.1"));
+        assert_eq!(choose(&[a, b], 1).as_deref(), Some("10.77.3.2"));
+        assert_eq!(choose(&[a, c], 0).as_deref(), Some("192.168.0.1"));
+        assert_eq!(choose(&[at(1, 1, &[]), c], 0), None);
+    }
+
+    #[test]
+    fn counts_are_raised_and_never_lowered() {
+        let count = AtomicU32::new(u32::MAX - 1);
+        raise(&count, 3);
+        raise(&count, u32::MAX);
+        assert_eq!(count.load(Relaxed), 3);
+    }
+}

@@ -1,5 +1,7 @@
 //! Active messages between ranks of a node.
 //!
+//! (To ranks of other nodes everything goes by [`crate::ofi`]: the seat chooses, once per call.)
+//!
 //! To a rank of the same process a request runs in line, on the sender's thread; its reply too. To another process it goes
 //! through the target's [ring](crate::ring), its payload through a buffer of the sender's [pool] unless both
 //! fit into a slot.
@@ -26,7 +28,10 @@ use crate::am::{Arrival, BESIDE, Body, Handler, IN_BUFFER, INLINE, Landing, Tabl
 use crate::contract::{At, Atomic, Conduit, Failure};
 use crate::copy;
 use crate::pool::{self, Buffer, Pool};
+use crate::ofi::{self, Net};
+use crate::ranks::{FAR, Ranks};
 use crate::record::Site;
+use crate::reference;
 use crate::ring::{Account, BATCH, Batch, Credit, Got, Head, Inlet, Message, Ring, Shown, Slot, Tail, WORDS};
 use crate::shm::control::MOST_RANKS;
 use crate::shm::progress::{Helper, Rest};
@@ -114,6 +119,7 @@ pub(super) struct Letterbox {
     pub(super) kept: [Mutex<VecDeque<Kept>>; NETS],
     pub(super) kept_count: [AtomicUsize; NETS],
     pub(super) landing: Landing,
+    pub(super) far: FarLetters,
     /// Has its thread taken its seat?
     pub(super) seated: AtomicBool,
 }
@@ -124,7 +130,43 @@ impl Letterbox {
     pub(super) fn is_idle(&self) -> bool {
         // All of them, without asking one after the other.
         let [a, b] = [&self.replies, &self.requests].map(|i| i[AM].is_empty() & i[CALL].is_empty());
-        a & b & (self.kept_count[AM].load(Relaxed) | self.kept_count[CALL].load(Relaxed) == 0)
+        let kept = self.kept_count[AM].load(Relaxed) | self.kept_count[CALL].load(Relaxed);
+        a & b & (kept | self.far.count.load(Relaxed) == 0)
+    }
+}
+
+/// Calls and results from other nodes, which their rank's own thread takes.
+#[derive(Debug, Default)]
+pub(crate) struct FarLetters {
+    /// Of both kinds.
+    count: AtomicUsize,
+    queues: [Mutex<VecDeque<FarLetter>>; 2],
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct FarLetter {
+    pub source: usize,
+    pub kind: u16,
+    pub args: Vec<u8>,
+    pub payload: Vec<u8>,
+}
+
+impl FarLetters {
+    /// What comes from one rank is pushed in the order in which it was sent.
+    pub fn push(&self, result: bool, letter: FarLetter) {
+        let mut queue = self.queues[usize::from(result)].lock().unwrap_or_else(PoisonError::into_inner);
+        queue.push_back(letter);
+        self.count.fetch_add(1, Release);
+    }
+
+    fn pop(&self, result: bool) -> Option<FarLetter> {
+        if self.count.load(Relaxed) == 0 {
+            return None;
+        }
+        let letter = self.queues[usize::from(result)].lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
+        self.count.fetch_sub(1, Relaxed);
+        Some(letter)
     }
 }
 
@@ -176,6 +218,7 @@ impl Mail {
             kept: Default::default(),
             kept_count: Default::default(),
             landing: Landing::default(),
+            far: FarLetters::default(),
             seated: AtomicBool::new(false),
         };
         let boxes = peers.iter().filter(|p| p.here).map(letterbox).collect();
@@ -314,14 +357,24 @@ impl Node {
         self.mail.table.set(number, handler)
     }
 
-    /// Where answers to rank `r` of this process land.
-    pub(crate) fn landing(&self, r: usize) -> &Landing {
-        &self.mail.letterbox(r).landing
+    /// Where answers to a rank of this process land.
+    pub(crate) fn landing(&self, rank: usize) -> &Landing {
+        &self.mail.letterbox(self.ranks.near(rank)).landing
     }
 
-    /// Wakes rank `r` if it sleeps.
-    pub(crate) fn ring(&self, r: usize) {
-        self.mail.peers[r].bell().ring();
+    /// Wakes a near rank if it sleeps.
+    pub(crate) fn ring(&self, near: usize) {
+        self.mail.peers[near].bell().ring();
+    }
+
+    /// The letters from other nodes for a rank of this process.
+    pub(crate) fn far_letters(&self, rank: usize) -> &FarLetters {
+        &self.mail.letterbox(self.ranks.near(rank)).far
+    }
+
+    /// The handler with this number.
+    pub(crate) fn handler(&self, number: u16) -> Option<&'static dyn Handler> {
+        self.mail.table.get(number)
     }
 
     /// Runs a handler for `target`, a rank of this process, on this thread.
@@ -357,9 +410,10 @@ impl Node {
     /// Replies to `to`, of another process, for `from`, a rank of this one.
     #[inline]
     pub(crate) fn reply_by_queue(&self, from: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) {
-        self.answer(AM, from, to, handler, args, payload);
+        self.answer(AM, self.ranks.near(from), self.ranks.near(to), handler, args, payload);
     }
 
+    /// From a near rank to another.
     #[inline(always)]
     fn answer(&self, net: usize, from: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) {
         let letterbox = self.mail.letterbox(from);
@@ -446,6 +500,9 @@ impl Route {
 #[derive(Debug)]
 pub(super) struct Outlet {
     pub(super) own: *const Letterbox,
+    /// By rank of the job: its number on this node.
+    near: Box<[u32]>,
+    /// By near rank.
     pub(super) routes: [Box<[Route]>; NETS],
     /// Net and target of all routes that may not be quiet.
     not_quiet: RefCell<Vec<(usize, usize)>>,
@@ -466,10 +523,13 @@ pub struct Sent {
     pub in_line: u64,
     /// Requests and calls through queues.
     pub queued: u64,
+    /// Requests and calls to other nodes.
+    pub far: u64,
 }
 
 impl Outlet {
-    pub fn new(mail: &Mail, rank: usize) -> Outlet {
+    /// Of a near rank.
+    pub fn new(mail: &Mail, ranks: &Ranks, rank: usize) -> Outlet {
         let n = mail.peers.len();
         assert!(!mail.letterbox(rank).seated.swap(true, AcqRel), "rank {rank} has its seat already");
         let own = mail.letterbox(rank);
@@ -481,6 +541,7 @@ impl Outlet {
         };
         Outlet {
             own,
+            near: (0..ranks.count()).map(|r| ranks.near(r) as u32).collect(),
             routes: [AM, CALL].map(|net| (0..n).map(|to| route(net, to)).collect()),
             not_quiet: RefCell::default(),
             window: mail.window,
@@ -500,10 +561,14 @@ impl Outlet {
 /// A message of the [`CALL`] net, taken by its target's own thread. Its buffer goes back when this is dropped.
 pub struct Letter<'s> {
     source: usize,
-    message: Message,
-    buffer: Option<(Lent<'s>, usize)>,
+    body: LetterBody<'s>,
     node: &'s Node,
     target: usize,
+}
+
+enum LetterBody<'s> {
+    Near(Message, Option<(Lent<'s>, usize)>),
+    Far(FarLetter),
 }
 
 impl std::fmt::Debug for Letter<'_> {
@@ -520,14 +585,22 @@ impl Letter<'_> {
 
     /// What it is, as the sender said.
     pub fn kind(&self) -> u16 {
-        self.message.head.handler()
+        match &self.body {
+            LetterBody::Near(message, _) => message.head.handler(),
+            LetterBody::Far(letter) => letter.kind,
+        }
     }
 
     /// Arguments and payload.
     #[inline(always)]
     pub fn open<A: Pod>(&self) -> (A, &[u8]) {
-        let buffer = self.buffer.as_ref().map(|(lent, len)| (lent.buffer, *len));
-        Arrival::new(self.node, self.target, self.source, Body::Taken(&self.message, buffer), Way::None).open()
+        let body = match &self.body {
+            LetterBody::Near(message, buffer) => {
+                Body::Taken(message, buffer.as_ref().map(|(lent, len)| (lent.buffer, *len)))
+            }
+            LetterBody::Far(letter) => Body::Here(&letter.args, &letter.payload),
+        };
+        Arrival::new(self.node, self.target, self.source, body, Way::None).open()
     }
 }
 
@@ -535,13 +608,14 @@ impl Seat {
     /// Sends a request if there is room; to a rank of this process it runs now.
     #[inline(always)]
     pub fn try_request(&self, to: usize, handler: u16, args: &[u8], payload: &[u8]) -> bool {
-        if self.outlet.routes[AM][to].here {
+        let near = self.outlet.near[to] as usize;
+        if self.outlet.routes[AM].get(near).is_some_and(|route| route.here) {
             let o = &self.outlet;
             o.in_line.set(o.in_line.get() + 1);
             self.node.run_in_line(to, self.rank, handler, args, payload, Way::InLine);
             // It may wait for what the handler did.
             if to != self.rank {
-                self.node.ring(to);
+                self.node.ring(near);
             }
             return true;
         }
@@ -557,16 +631,19 @@ impl Seat {
     #[inline(always)]
     fn try_send(&self, net: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) -> bool {
         let outlet = &self.outlet;
-        let route = &outlet.routes[net][to];
+        let near = outlet.near[to] as usize;
+        let Some(route) = outlet.routes[net].get(near) else {
+            return self.try_send_far(net, to, handler, args, payload);
+        };
         if !route.credit.has_room(route.shown(), route.got(), outlet.window) {
             return false;
         }
-        let Some((head, words, n)) = pack((self.rank, to), handler, args, payload, &outlet.pools[net]) else {
+        let Some((head, words, n)) = pack((self.near, near), handler, args, payload, &outlet.pools[net]) else {
             return false;
         };
         route.credit.spend();
         if !route.listed.replace(true) {
-            outlet.not_quiet.borrow_mut().push((net, to));
+            outlet.not_quiet.borrow_mut().push((net, near));
         }
         outlet.total.set(outlet.total.get() + 1);
         route.ring.push(head, &words, n);
@@ -575,6 +652,18 @@ impl Seat {
             outlet.pools[net].prefetch(payload.len());
         }
         true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn try_send_far(&self, net: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) -> bool {
+        let (far, there) = self.beyond();
+        far.try_send(there, &self.node.ranks, (net, to), handler, args, payload)
+    }
+
+    /// This rank's side of the network, and the network.
+    pub(crate) fn beyond(&self) -> (&ofi::Seat, &Net) {
+        self.far.as_ref().zip(self.node.net()).expect("a rank that is not near is reached by a network")
     }
 
     #[inline(always)]
@@ -588,7 +677,13 @@ impl Seat {
     pub fn next_letter(&self, result: bool) -> Option<Letter<'_>> {
         let letterbox = self.own_letterbox();
         let inlet = if result { &letterbox.replies[CALL] } else { &letterbox.requests[CALL] };
-        if inlet.is_empty() { None } else { self.take_letter(inlet, result) }
+        if inlet.is_empty() { self.take_far_letter(result) } else { self.take_letter(inlet, result) }
+    }
+
+    #[inline(always)]
+    fn take_far_letter(&self, result: bool) -> Option<Letter<'_>> {
+        let letter = self.own_letterbox().far.pop(result)?;
+        Some(Letter { source: letter.source, body: LetterBody::Far(letter), node: &self.node, target: self.rank })
     }
 
     #[inline]
@@ -597,25 +692,30 @@ impl Seat {
         let &message = inlet.take(&mut batch, 1).first()?;
         let (node, mail, source) = (&*self.node, &self.node.mail, message.head.source());
         assert!(source < mail.peers.len(), "rank {}: a call from rank {source}, which does not exist", self.rank);
-        let mut letter = Letter { source, message, buffer: None, node, target: self.rank };
+        let mut lent = None;
         if message.head.length() == IN_BUFFER {
             let found = mail.find(source, if result { OF_REPLIES + CALL } else { CALL }, message.words[WORDS - 1]);
             let Some((buffer, len)) = found else {
                 let body = Body::Taken(&message, None);
                 Arrival::new(node, self.rank, source, body, Way::None).bad(&"its payload is in no buffer")
             };
-            letter.buffer = Some((Lent { mail, owner: source, buffer }, len));
+            lent = Some((Lent { mail, owner: source, buffer }, len));
         }
-        Some(letter)
+        let (source, body) = (node.ranks.member(source), LetterBody::Near(message, lent));
+        Some(Letter { source, body, node, target: self.rank })
     }
 
     /// Has every call to `to` ended? If not, this rank is rung at each that does.
     pub fn is_quiet_to(&self, to: usize) -> bool {
-        let route = &self.outlet.routes[CALL][to];
+        let near = self.outlet.near[to] as usize;
+        let Some(route) = self.outlet.routes[CALL].get(near) else {
+            let (far, net) = self.beyond();
+            return far.is_quiet_to(net, CALL, self.node.ranks.place(to).0);
+        };
         if route.credit.is_still_quiet() {
             return true;
         }
-        let account = self.node.mail.peers[to].account(CALL, self.rank);
+        let account = self.node.mail.peers[near].account(CALL, self.near);
         let quiet = route.credit.is_quiet(account, route.got());
         account.set_eager(!quiet);
         quiet
@@ -624,24 +724,34 @@ impl Seat {
     /// A call from `source` has ended without a result.
     #[inline(always)]
     pub fn call_ended(&self, source: usize) {
-        self.node.mail.ended(CALL, self.rank, source, 1);
+        match self.outlet.near[source] {
+            FAR => self.beyond().1.ended(CALL, source, 1),
+            near => self.node.mail.ended(CALL, self.near, near as usize, 1),
+        }
     }
 
     /// Sends the result of a call back to `source`; that ends the call.
     #[inline(always)]
     pub fn send_result<A: Pod>(&self, source: usize, kind: u16, args: &A, payload: &[u8]) {
-        self.node.answer(CALL, self.rank, source, kind, bytes_of(args), payload);
+        match self.outlet.near[source] {
+            FAR => self.beyond().1.answer(&self.node.ranks, CALL, self.rank, source, kind, bytes_of(args), payload),
+            near => self.node.answer(CALL, self.near, near as usize, kind, bytes_of(args), payload),
+        }
     }
 
     /// A result from `source` has been dealt with.
     #[inline(always)]
     pub fn result_ended(&self, source: usize) {
-        self.own_letterbox().got[CALL][source].one_more(true);
+        match self.outlet.near[source] {
+            FAR => self.beyond().1.got(&self.node.ranks, CALL, self.rank, source),
+            near => self.own_letterbox().got[CALL][near as usize].one_more(true),
+        }
     }
 
     /// How many messages this rank has sent.
     pub fn sent(&self) -> Sent {
-        Sent { in_line: self.outlet.in_line.get(), queued: self.outlet.total.get() }
+        let far = self.far.as_ref().map_or(0, |far| far.sent());
+        Sent { in_line: self.outlet.in_line.get(), queued: self.outlet.total.get(), far }
     }
 
     /// Waits until everything that this rank has sent has ended, and its replies and results have been handled here.
@@ -651,7 +761,7 @@ impl Seat {
         while let Some((net, to)) = { self.outlet.not_quiet.borrow_mut().pop() } {
             let route = &self.outlet.routes[net][to];
             route.listed.set(false);
-            let account = mail.peers[to].account(net, self.rank);
+            let account = mail.peers[to].account(net, self.near);
             if route.credit.is_still_quiet() || route.credit.is_quiet(account, route.got()) {
                 continue;
             }
@@ -681,13 +791,22 @@ impl Seat {
             }
             waited?;
         }
-        Ok(())
+        match &self.far {
+            Some(far) => far.quiet(self, site, progress),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the place is on another node, what reaches it.
+    #[inline]
+    fn is_far(&self, at: At) -> bool {
+        self.outlet.near.get(at.rank as usize).is_some_and(|&near| near == FAR)
     }
 }
 
 impl Conduit for Seat {
     fn ranks(&self) -> usize {
-        self.node.ranks()
+        self.node.ranks.count()
     }
 
     fn segment_len(&self) -> u64 {
@@ -722,15 +841,25 @@ impl Conduit for Seat {
         self.node.landing(self.rank)
     }
 
-    fn put(&self, _: Site, at: At, src: &[u8]) -> Result<(), Failure> {
-        Ok(self.node.reach.write(at, src)?)
+    fn put(&self, site: Site, at: At, src: &[u8]) -> Result<(), Failure> {
+        match self.is_far(at) {
+            true => ofi::rma::put(self, site, at, src),
+            false => Ok(self.node.reach.write(at, src)?),
+        }
     }
 
-    fn get(&self, _: Site, at: At, dst: &mut [u8]) -> Result<(), Failure> {
-        Ok(self.node.reach.read(at, dst)?)
+    fn get(&self, site: Site, at: At, dst: &mut [u8]) -> Result<(), Failure> {
+        match self.is_far(at) {
+            true => ofi::rma::get(self, site, at, dst),
+            false => Ok(self.node.reach.read(at, dst)?),
+        }
     }
 
-    fn atomic(&self, _: Site, at: At, what: Atomic) -> Result<u64, Failure> {
+    /// Elsewhere by a message: a word has one arbiter, a CPU of its node.
+    fn atomic(&self, site: Site, at: At, what: Atomic) -> Result<u64, Failure> {
+        if self.is_far(at) {
+            return reference::atomic(self, site, at, what);
+        }
         let outside = || self.node.reach.check(at, what.width()).err();
         self.node.reach.atomic(at, what).ok_or_else(|| outside().map_or(Failure::NotAWord, Failure::Outside))
     }
@@ -818,7 +947,7 @@ mod tests {
             }
         }
         assert!(a.quiet(SITE(), || false).is_ok() && b.quiet(SITE(), || false).is_ok());
-        assert_eq!(a.sent(), Sent { in_line: 22, queued: 22 });
+        assert_eq!(a.sent(), Sent { in_line: 22, queued: 22, far: 0 });
     }
 
     #[test]

@@ -3,13 +3,14 @@
 //! | offset | what |
 //! |---|---|
 //! | 0 | [`Header`]: cookie, the abort word, bytes being committed |
-//! | 4 KiB | the barrier's pair and release lines, then its counters, a line each: in one page where ranks are few |
+//! | 4 KiB | the barrier's pair and release lines and its meeting with other nodes, then its counters, a line each |
 //! | 16 MiB | one [`Seat`] per rank of the process: bell, barrier slot, record |
 //!
 //! Of all but the cookie and the seats only those of the node's first process are used. Everything is an atomic;
 //! zeroed memory is a valid state of all of it; only touched pages exist.
 
 use crate::barrier::{Counter, Pair, Places, Release, Slot};
+use crate::meeting::Meeting;
 use crate::record::Record;
 use crate::shm::segment::Mapping;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
@@ -57,6 +58,7 @@ struct BellLine(Bell);
 struct BarrierLines {
     pair: Pair,
     release: Release,
+    meeting: Meeting,
 }
 
 const _: () = assert!(size_of::<Seat>() <= SEAT && size_of::<Header>() <= BARRIER);
@@ -102,6 +104,12 @@ impl Control {
     pub fn sleepers(&self) -> &Sleepers {
         // SAFETY: the barrier's lines are inside and aligned, see the table above; all fields are atomics.
         unsafe { (*self.0.base().add(BARRIER).cast::<BarrierLines>()).release.sleepers() }
+    }
+
+    /// The node's side of barriers with other nodes.
+    pub fn meeting(&self) -> &Meeting {
+        // SAFETY: as above.
+        unsafe { &(*self.0.base().add(BARRIER).cast::<BarrierLines>()).meeting }
     }
 
     /// The bell of the process's i-th rank.

@@ -2,6 +2,7 @@
 //!
 //! [`Node::attach`] creates this process's file, tells the others where it is, and maps theirs. A process is on this
 //! node if its file can be opened through `/proc` and carries the cookie that it told us; names of hosts prove nothing.
+//! (Processes that were told different names of nodes are on different ones, whatever can be opened.)
 //! The files have no names and end with their last user.
 //!
 //! [`Seat`] is one rank's place: its waiter, its barrier, its heaps, and its side of active messages ([`am`]).
@@ -17,6 +18,9 @@ use crate::barrier::{Barrier, Places};
 use crate::contract::{At, Exchange};
 use crate::copy;
 use crate::heap::{Heaps, Side};
+use crate::meeting::{Carrier, Digest};
+use crate::ofi::{self, Net, Whereabouts};
+use crate::ranks::Ranks;
 use crate::record::Doing;
 use crate::sync::Ordering::*;
 use crate::topology;
@@ -29,7 +33,7 @@ use segment::{Backing, Exhausted, HUGE, Mapping};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What `attach` needs to know.
 #[derive(Clone, Debug)]
@@ -47,23 +51,35 @@ pub struct Config {
     pub image: [u8; 32],
     /// Name of this host, for messages.
     pub host: String,
+    /// Name of this process's node, if it is not to be found out; [`EACH_PROCESS`]: it has one of its own.
+    pub node: Option<String>,
+    /// The network, where there are several nodes.
+    pub network: ofi::Settings,
     /// The waiting policy, if it is not to be found out.
     pub cores: Option<Cores>,
     /// Radix of the barrier's tree where every rank has a core; `None`: the default.
     pub radix: Option<usize>,
 }
 
-/// The ranks of this node and their memory, as this process sees them.
+/// The name of a node that is different in every process: no memory is shared between them.
+pub const EACH_PROCESS: &str = "process";
+
+/// The ranks of this node and their memory, as this process sees them. Ranks are named by their numbers in the job, but
+/// where it says *near*: by those on this node.
 #[derive(Debug)]
 pub struct Node {
     serial: u64,
     file: Arc<OwnedFd>,
     backing: Backing,
+    /// Of the processes of this node.
     areas: Vec<Control>,
-    /// For each rank its process and its index there.
+    /// For each near rank its area and its index there.
     seats: Vec<(usize, usize)>,
+    /// By process.
     hosts: Vec<(String, u32)>,
-    mine: Range<usize>,
+    ranks: Ranks,
+    /// What other nodes are reached by.
+    net: OnceLock<Net>,
     own: Arc<Mapping>,
     reach: Reach,
     mail: Mail,
@@ -91,6 +107,9 @@ struct Hello {
     quota: u64,
     cores: [u64; 16],
     host: [u8; 64],
+    /// What this process was told about its node; empty: nothing.
+    node: [u8; 64],
+    network: Whereabouts,
 }
 
 /// This process's file, its mapping, and what to tell the others about it.
@@ -132,6 +151,8 @@ impl Own {
             quota: topology::cpu_quota().map_or(0, |q| (q * 1000.0).max(1.0) as u64),
             cores: mask_of(&topology::allowed_cores()),
             host: fixed(&config.host),
+            node: fixed(config.node.as_deref().unwrap_or("")),
+            network: Whereabouts::here(),
         };
         Ok(Own { file: Arc::new(file), backing, map, hello })
     }
@@ -144,7 +165,7 @@ impl Own {
 }
 
 /// Changes with every change of what processes of one job share.
-const MAGIC: u64 = u64::from_le_bytes(*b"hello 02");
+const MAGIC: u64 = u64::from_le_bytes(*b"hello 03");
 
 impl Node {
     /// Collective over the processes of the job. If it fails on one process it fails on all, with the same words.
@@ -158,21 +179,43 @@ impl Node {
         let hello = own.as_ref().map_or(&[][..], |own| bytemuck::bytes_of(&own.hello));
         let told = exchange.all_gather(hello)?;
         // `own` lives until all have opened its file, or have been told why this process has none.
-        let attached =
-            own.as_ref().map_err(String::clone).and_then(|own| Node::join(config, exchange.place().0, own, &told));
+        let me = exchange.place().0;
+        let attached = own.as_ref().map_err(String::clone).and_then(|own| Node::join(config, me, own, &told));
         // Nobody goes on before all have mapped all: a process that ends at once would be missed by who opens its file later.
         let outcome = attached.as_ref().err().map_or("", String::as_str);
         // A process without memory says why; the others only know that it said nothing of use.
         let outcome = if own.is_ok() && told.iter().any(Vec::is_empty) { "" } else { outcome };
-        let outcomes = exchange.all_gather(outcome.as_bytes())?;
-        match outcomes.into_iter().find(|o| !o.is_empty()) {
-            Some(why) => Err(String::from_utf8_lossy(&why).into_owned()),
-            None => attached,
+        let mapped = attached.as_ref().map_or(vec![], |(_, mapped)| mapped.clone());
+        let outcomes = exchange.all_gather(&told_outcome(outcome, &mapped))?;
+        let outcomes: Vec<_> = outcomes.iter().map(|o| read_outcome(o)).collect::<Result<_, _>>()?;
+        if let Some((why, _)) = outcomes.iter().find(|(why, _)| !why.is_empty()) {
+            return Err(why.clone());
         }
+        let (mut node, mapped) = attached?;
+        if let Some(p) = mapped.iter().find(|&&p| outcomes[p as usize].1 != mapped) {
+            let (a, b) = (&node.hosts[me].0, &node.hosts[*p as usize].0);
+            return Err(format!(
+                "process {me} (on {a}) and process {p} (on {b}) do not see the same processes as their node's; set \
+                 PARTAGE_NODE to a name per node"
+            ));
+        }
+        let told: Vec<Hello> = told.iter().map(|h| bytemuck::pod_read_unaligned(h)).collect();
+        let counts: Vec<usize> = told.iter().map(|h| h.ranks as usize).collect();
+        // A node is known by its first process.
+        let nodes: Vec<usize> = outcomes.iter().map(|o| o.1.first().map_or(0, |&p| p as usize)).collect();
+        node.ranks = Ranks::new(&counts, &nodes, me);
+        if node.ranks.nodes() > 1 {
+            let whereabouts: Vec<_> = told.iter().map(|h| h.network).collect();
+            let net = Net::attach(&node, &config.network, &whereabouts, exchange)?;
+            node.net.set(net).expect("once");
+            let net = node.net().expect("just set");
+            net.greet(&node, exchange)?;
+        }
+        Ok(node)
     }
 
     /// Maps the others' memory, of which they have told.
-    fn join(config: &Config, me: usize, own: &Own, told: &[Vec<u8>]) -> Result<Node, String> {
+    fn join(config: &Config, me: usize, own: &Own, told: &[Vec<u8>]) -> Result<(Node, Vec<u32>), String> {
         let Own { file, backing, map: own, .. } = own;
         let (file, backing) = (file.clone(), *backing);
         let told: Vec<Hello> = told.iter().enumerate().map(|(p, b)| read_hello(p, b)).collect::<Result<_, _>>()?;
@@ -182,39 +225,52 @@ impl Node {
                 "process 0 (on {a}) and process {p} (on {b}) run different binaries; start the same build everywhere"
             ));
         }
-        let ranks: usize = told.iter().map(|h| h.ranks as usize).sum();
-        if ranks > control::MOST_RANKS {
-            return Err(format!("{ranks} ranks on one node; at most {} are possible", control::MOST_RANKS));
+        let shared = told.iter().map(|h| h.segment).min().expect("at least this process");
+        let maps: Vec<Option<Arc<Mapping>>> = told
+            .iter()
+            .enumerate()
+            .map(|(p, h)| match p == me {
+                true => Ok(Some(own.clone())),
+                false => Ok(map_peer(p, h, &told[me])?.map(Arc::new)),
+            })
+            .collect::<Result<_, String>>()?;
+        let counts: Vec<usize> = told.iter().map(|h| h.ranks as usize).collect();
+        let mapped: Vec<u32> = (0..told.len() as u32).filter(|&p| maps[p as usize].is_some()).collect();
+        // Which nodes the others have is theirs to say; here it is only known who is not on this one.
+        let nodes: Vec<usize> =
+            (0..told.len()).map(|p| if maps[p].is_some() { told.len() } else { p }).collect();
+        let ranks = Ranks::new(&counts, &nodes, me);
+        if ranks.members().len() > control::MOST_RANKS || ranks.count() > 1 << 20 {
+            let (n, most) = (ranks.members().len(), control::MOST_RANKS);
+            return Err(format!("{n} ranks on one node; at most {most} are possible, and 1048576 in a job"));
         }
 
-        let shared = told.iter().map(|h| h.segment).min().expect("at least this process");
-        let (mut areas, mut maps, mut bases, mut seats, mut mine) = (vec![], vec![], vec![], vec![], 0..0);
-        let mut ranks = vec![];
-        for (p, h) in told.iter().enumerate() {
-            let map = if p == me { own.clone() } else { Arc::new(map_peer(p, h)?) };
-            if p == me {
-                mine = seats.len()..seats.len() + config.ranks;
-            }
+        let (mut areas, mut bases, mut seats, mut near) = (vec![], vec![], vec![], vec![]);
+        for ((p, h), map) in told.iter().enumerate().zip(&maps) {
+            let Some(map) = map else {
+                bases.extend((0..h.ranks).map(|_| std::ptr::null_mut()));
+                continue;
+            };
             let control = Control::new(map.clone());
             map.advise_small(0, segments_at(h.ranks as usize));
             for i in 0..h.ranks as usize {
                 // SAFETY: the i-th area lies inside the mapping, whose length was computed from the same numbers.
-                let area = unsafe { map.base().add(control::LEN + i * am::AREA + am::skew(ranks.len())) };
-                ranks.push((area, std::ptr::from_ref(control.bell(i)), p == me));
+                let area = unsafe { map.base().add(control::LEN + i * am::AREA + am::skew(near.len())) };
+                near.push((area, std::ptr::from_ref(control.bell(i)), p == me));
                 let at = segments_at(h.ranks as usize) + i * h.segment as usize;
                 if backing != Backing::Memfd {
                     map.advise_huge(at + HUGE, shared as usize - 2 * HUGE);
                 }
                 // SAFETY: the i-th segment lies inside the mapping, whose length was computed from the same numbers.
                 bases.push(unsafe { map.base().add(at) });
-                seats.push((p, i));
+                seats.push((areas.len(), i));
             }
-            maps.push(map);
             areas.push(control);
         }
         // SAFETY: areas and bells in mappings that `areas`, a field of the same value, keeps mapped; files are zeroed at
         // first.
-        let mail = unsafe { Mail::new(ranks, mine.start) };
+        let mail = unsafe { Mail::new(near, ranks.near(ranks.mine().start)) };
+        let maps = maps.into_iter().flatten().collect();
         // SAFETY: bases of segments of at least `shared` bytes in the mappings that go with them; nobody makes references
         // into segments.
         let reach = unsafe { Reach::new(bases, shared, maps) };
@@ -222,7 +278,7 @@ impl Node {
         let cores = match told[0].cores_told {
             1 => Cores::Own,
             2 => Cores::Shared,
-            _ => judge_cores(&told),
+            _ => judge_cores(&told, me),
         };
         let hosts = told.iter().map(|h| (text(&h.host), h.pid)).collect();
         let radix = match cores {
@@ -230,10 +286,11 @@ impl Node {
             Cores::Own if told[0].radix >= 2 => told[0].radix as usize,
             Cores::Own => 4,
         };
-        let own = own.clone();
+        let (own, bind, net) = (own.clone(), config.bind, OnceLock::new());
         static JOBS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let serial = JOBS.fetch_add(1, Relaxed) + 1;
-        Ok(Node { serial, file, backing, areas, seats, hosts, mine, own, reach, mail, cores, radix, bind: config.bind })
+        let node = Node { serial, file, backing, areas, seats, hosts, ranks, net, own, reach, mail, cores, radix, bind };
+        Ok((node, mapped))
     }
 
     /// Which of this process's nodes this is, from 1.
@@ -241,25 +298,26 @@ impl Node {
         self.serial
     }
 
-    /// All ranks of the node.
-    pub fn ranks(&self) -> usize {
-        self.seats.len()
+    /// Who is where.
+    pub fn ranks(&self) -> &Ranks {
+        &self.ranks
     }
 
     /// The ranks of this process.
     pub fn mine(&self) -> Range<usize> {
-        self.mine.clone()
+        self.ranks.mine()
     }
 
-    /// The process that hosts rank r.
-    pub fn process_of(&self, r: usize) -> usize {
-        self.seats[r].0
-    }
-
-    /// Host and process id of rank r.
-    pub fn host_of(&self, r: usize) -> (&str, u32) {
-        let (host, pid) = &self.hosts[self.seats[r].0];
+    /// Host and process id of a rank.
+    pub fn host_of(&self, rank: usize) -> (&str, u32) {
+        let (host, pid) = &self.hosts[self.ranks.place(rank).0];
         (host, *pid)
+    }
+
+    /// What other nodes are reached by, if there are any.
+    #[inline(always)]
+    pub fn net(&self) -> Option<&Net> {
+        self.net.get()
     }
 
     /// Do ranks have a core each?
@@ -277,18 +335,18 @@ impl Node {
         &self.reach
     }
 
-    /// What rank r is doing.
-    pub fn doing(&self, r: usize) -> Option<Doing> {
-        self.record(r).read()
+    /// What a rank of this node is doing.
+    pub fn doing(&self, rank: usize) -> Option<Doing> {
+        self.record(rank).read()
     }
 
-    /// The record of rank r.
-    pub fn record(&self, r: usize) -> &crate::record::Record {
-        let (p, i) = self.seats[r];
+    /// The record of a rank of this node.
+    pub fn record(&self, rank: usize) -> &crate::record::Record {
+        let (p, i) = self.seats[self.ranks.near(rank)];
         self.areas[p].record(i)
     }
 
-    /// Ends all waits of all ranks with an error; the first code stays.
+    /// Ends all waits of all ranks of this node with an error; the first code stays.
     pub fn abort(&self, code: u32) {
         let _ = self.areas[0].abort().compare_exchange(0, code.max(1), AcqRel, Relaxed);
         crate::sync::full_fence();
@@ -297,15 +355,50 @@ impl Node {
         }
     }
 
+    /// All ranks of this node have come to a barrier.
+    fn meet_beyond(&self, epoch: u64, all: Digest) {
+        let net = self.net().expect("there are other nodes");
+        self.areas[0].meeting().arrive(epoch, all, &Beyond { node: self, net });
+    }
+
+    /// Another node has told of a barrier.
+    pub(crate) fn heard_of_meeting(&self, epoch: u64, round: usize, digest: Digest) {
+        let net = self.net().expect("it came by it");
+        self.areas[0].meeting().receive(epoch, round, digest, &Beyond { node: self, net });
+    }
+
     /// Takes the seat of one of this process's ranks; called on the rank's own thread, which it may bind to a core.
     pub fn seat(self: &Arc<Self>, r: usize) -> Seat {
-        assert!(self.mine.contains(&r), "rank {r} is not of this process");
+        assert!(self.mine().contains(&r), "rank {r} is not of this process");
         if self.bind {
             let cores = topology::allowed_cores();
             // A refusal leaves the rank where it is; the policy was judged by masks and errs to the safe side.
-            let _ = topology::bind_to(cores[r % cores.len()]);
+            let _ = topology::bind_to(cores[self.ranks.near(r) % cores.len()]);
         }
         Seat::new(self.clone(), r)
+    }
+}
+
+/// Carries a barrier on to other nodes.
+struct Beyond<'n> {
+    node: &'n Node,
+    net: &'n Net,
+}
+
+impl Carrier for Beyond<'_> {
+    fn rounds(&self) -> usize {
+        self.node.ranks.nodes().next_power_of_two().ilog2() as usize
+    }
+
+    fn tell(&self, epoch: u64, round: usize, known: Digest) {
+        let ranks = &self.node.ranks;
+        let to = (ranks.node() + (1 << round)) % ranks.nodes();
+        self.net.tell_of_meeting(ranks.first_process(to), epoch, round, known);
+    }
+
+    fn release(&self, epoch: u64, known: Digest) {
+        let places = NodePlaces::new(&self.node.areas, self.node.seats.iter().copied());
+        crate::barrier::open(&places, self.node.seats.len(), epoch, Some(&known));
     }
 }
 
@@ -313,9 +406,12 @@ impl Node {
 #[derive(Debug)]
 pub struct Seat {
     rank: usize,
+    near: usize,
     waiter: Waiter<'static>,
     barrier: Barrier<NodePlaces>,
     outlet: Outlet,
+    /// Its side of what reaches other nodes.
+    far: Option<ofi::Seat>,
     heaps: RefCell<Heaps>,
     /// Bytes from the bottom and from the top of the segment that are committed.
     committed: [Cell<u64>; 2],
@@ -325,7 +421,8 @@ pub struct Seat {
 
 impl Seat {
     fn new(node: Arc<Node>, rank: usize) -> Seat {
-        let (p, i) = node.seats[rank];
+        let near = node.ranks.near(rank);
+        let (p, i) = node.seats[near];
         // SAFETY: the references point into areas that `node`, a field of the same value, keeps mapped; they never
         // leave this module with that lifetime, and neither `Waiter` nor a reference runs code when dropped.
         let waiter = unsafe {
@@ -334,13 +431,23 @@ impl Seat {
             Waiter::new(area.bell(i), first.sleepers(), area.record(i), first.abort(), node.cores)
         };
         let waiter = if node.mail.can_help() { waiter.looking_up(progress::LOOK_UP_NS) } else { waiter };
+        // SAFETY: as above; the network is a part of the node.
+        let waiter = match node.net() {
+            Some(net) => waiter.relieved_by(unsafe { &*std::ptr::from_ref(net.relief()) }),
+            None => waiter,
+        };
         let places = NodePlaces::new(&node.areas, node.seats.iter().copied());
-        let barrier = Barrier::new(places, rank, node.ranks(), node.radix);
+        let mut barrier = Barrier::new(places, near, node.seats.len(), node.radix);
+        let far = node.net().map(|net| ofi::Seat::new(net, &node.ranks, rank));
+        if far.is_some() {
+            let this = node.clone();
+            barrier = barrier.beyond(node.ranks.members(), move |epoch, all| this.meet_beyond(epoch, all));
+        }
         let heaps = RefCell::new(Heaps::new(node.reach.segment_len()));
-        let outlet = Outlet::new(&node.mail, rank);
+        let outlet = Outlet::new(&node.mail, &node.ranks, near);
         let committed = Default::default();
         node.record(rank).running();
-        Seat { rank, waiter, barrier, outlet, heaps, committed, node, _not_send: std::marker::PhantomData }
+        Seat { rank, near, waiter, barrier, outlet, far, heaps, committed, node, _not_send: std::marker::PhantomData }
     }
 
     /// The node.
@@ -418,11 +525,23 @@ impl Seat {
         let start = if side == Side::Local { have } else { size - want };
         committed.set(want);
         let pending = self.node.areas[0].pending();
-        self.node.own.commit(self.node.file.as_fd(), self.in_file(start), (want - have) as usize, pending)
+        self.node.own.commit(self.node.file.as_fd(), self.in_file(start), (want - have) as usize, pending)?;
+        match self.node.net() {
+            None => Ok(()),
+            // SAFETY: inside this rank's segment, which stays mapped as long as the node, whose network this is.
+            Some(net) => unsafe {
+                let base = self.node.own.base().add(self.in_file(0));
+                net.register(self.rank - self.node.mine().start, base, size, side, want)
+            },
+        }
     }
 
     /// Gives committed huge pages that lie beyond a heap back to the system.
     fn trim(&self, side: Side, heaps: &mut Heaps) {
+        if self.far.is_some() {
+            // What a network knows stays.
+            return;
+        }
         let (size, page) = (self.node.reach.segment_len(), HUGE as u64);
         let other = if side == Side::Local { Side::Symmetric } else { Side::Local };
         let committed = &self.committed[side as usize];
@@ -443,7 +562,7 @@ impl Seat {
 
     /// Where an offset of my segment lies in this process's file, whose segments may be longer than what the node shares.
     fn in_file(&self, offset: u64) -> usize {
-        let (ranks, i) = (self.node.mine.len(), self.rank - self.node.mine.start);
+        let (ranks, i) = (self.node.mine().len(), self.rank - self.node.mine().start);
         let stride = (self.node.own.len() - segments_at(ranks)) / ranks;
         segments_at(ranks) + i * stride + offset as usize
     }
@@ -495,28 +614,49 @@ fn default_segment(ranks: usize) -> u64 {
     topology::memory_total().next_power_of_two().clamp(1 << 30, 1 << 40).min(share)
 }
 
-fn map_peer(p: usize, h: &Hello) -> Result<Mapping, String> {
+/// The memory of another process; `None` if it is on another node.
+fn map_peer(p: usize, h: &Hello, mine: &Hello) -> Result<Option<Mapping>, String> {
+    let named = !text(&h.node).is_empty();
+    if h.node != mine.node || named && text(&h.node) == EACH_PROCESS {
+        return Ok(None);
+    }
     let path = format!("/proc/{}/fd/{}", h.pid, h.fd);
     let host = text(&h.host);
-    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path);
-    let file = file.map_err(|e| {
-        format!(
-            "process {p} (pid {} on {host}) is not on this node or its memory may not be shared: {path}: {e}",
-            h.pid
-        )
-    })?;
+    // Who was told that both are on one node is told why nothing is shared.
+    let elsewhere = |why: String| match named {
+        true => Err(format!("process {p} (pid {} on {host}) was said to be on this node: {why}", h.pid)),
+        false => Ok(None),
+    };
+    let file = match std::fs::OpenOptions::new().read(true).write(true).open(&path) {
+        Ok(file) => file,
+        Err(e) => return elsewhere(format!("{path}: {e}")),
+    };
     let len = file_len(h.segment, h.ranks as usize);
     let size = file.metadata().map_or(0, |m| m.len());
-    let foreign =
-        || format!("process {p} (pid {} on {host}) is on another node, and no network conduit is there", h.pid);
-    let len = len.filter(|&l| l as u64 == size).ok_or_else(foreign)?;
+    let Some(len) = len.filter(|&l| l as u64 == size) else { return elsewhere(format!("{path} is not its memory")) };
     let map = Mapping::new(file.as_fd(), len, true)
         .map_err(|e| format!("cannot map {} of process {p}: {e}; set PARTAGE_SEGMENT lower", bytes(len as u64)))?;
     let map = Arc::new(map);
     if !Control::new(map.clone()).is_signed(h.cookie) {
-        return Err(foreign());
+        return elsewhere(format!("{path} is not its memory"));
     }
-    Ok(Arc::into_inner(map).expect("nobody else has it yet"))
+    Ok(Some(Arc::into_inner(map).expect("nobody else has it yet")))
+}
+
+/// What a process tells after it has mapped others: why that failed, or whom it has mapped.
+fn told_outcome(why: &str, mapped: &[u32]) -> Vec<u8> {
+    let mut bytes = (why.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(why.as_bytes());
+    mapped.iter().for_each(|p| bytes.extend(p.to_le_bytes()));
+    bytes
+}
+
+fn read_outcome(bytes: &[u8]) -> Result<(String, Vec<u32>), String> {
+    let bad = || "another process speaks another protocol; rebuild it".to_string();
+    let (len, rest) = bytes.split_first_chunk::<8>().ok_or_else(bad)?;
+    let (why, mapped) = rest.split_at_checked(u64::from_le_bytes(*len) as usize).ok_or_else(bad)?;
+    let mapped = mapped.chunks_exact(4).map(|c| u32::from_le_bytes(c.try_into().expect("four bytes"))).collect();
+    Ok((String::from_utf8_lossy(why).into_owned(), mapped))
 }
 
 fn read_hello(p: usize, told: &[u8]) -> Result<Hello, String> {
@@ -531,9 +671,11 @@ fn shape_is_good(h: &Hello) -> bool {
     h.segment.is_multiple_of(huge) && (2 * huge..=1 << 44).contains(&h.segment) && h.radix < 1 << 16
 }
 
-fn judge_cores(told: &[Hello]) -> Cores {
+/// By all processes of this machine, whichever node they are said to be on.
+fn judge_cores(told: &[Hello], me: usize) -> Cores {
+    let told: Vec<&Hello> = told.iter().filter(|h| h.network.machine == told[me].network.machine).collect();
     let mut masks = vec![];
-    for h in told {
+    for h in &told {
         let allowed: Vec<usize> = (0..1024).filter(|c| h.cores[c / 64] >> (c % 64) & 1 == 1).collect();
         for _ in 0..h.ranks {
             let bound = || vec![allowed[masks.len() % allowed.len()]];
@@ -604,6 +746,8 @@ pub(crate) mod tests {
             bind: false,
             image: [7; 32],
             host: "here".into(),
+            node: None,
+            network: Default::default(),
             cores: None,
             radix: None,
         }

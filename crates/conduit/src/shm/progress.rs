@@ -65,7 +65,7 @@ impl Drop for Ended<'_> {
 }
 
 impl Node {
-    /// Serves the handlers' messages of rank `r` of this process; `owner` says whether this is its own thread.
+    /// Serves the handlers' messages of the near rank `r`, of this process; `owner` says whether this is its own thread.
     #[inline(always)]
     pub(super) fn serve(&self, r: usize, owner: bool) -> usize {
         let letterbox = self.mail.letterbox(r);
@@ -136,6 +136,8 @@ impl Node {
         let head = message.head;
         let source = head.source();
         assert!(source < self.mail.peers.len(), "rank {r}: a message from rank {source}, which does not exist");
+        // By their numbers in the job.
+        let (target, from) = (self.ranks.member(r), self.ranks.member(source));
         let mut body = Body::Taken(message, None);
         let _lent;
         if head.length() == IN_BUFFER {
@@ -148,11 +150,11 @@ impl Node {
             body = match found {
                 Some(found) => Body::Taken(message, Some(found)),
                 None => {
-                    Arrival::new(self, r, source, body, Way::None).bad(&"its payload is in no buffer");
+                    Arrival::new(self, target, from, body, Way::None).bad(&"its payload is in no buffer");
                 }
             };
         }
-        let arrival = Arrival::new(self, r, source, body, way);
+        let arrival = Arrival::new(self, target, from, body, way);
         match self.mail.table.get(head.handler()) {
             Some(handler) => handler.run(&arrival),
             None => arrival.bad(&format_args!("there is no handler {}", head.handler())),
@@ -166,7 +168,7 @@ impl Node {
         let now = ticks();
         // Who comes from its sleep does not wait to see whether an owner comes.
         let slept = now.wrapping_sub(helper.looked.replace(now)) > HELP_AT_LEAST_US * ticks_per_us;
-        let mine = self.mine.clone();
+        let mine = self.mail.first..self.mail.first + self.mail.boxes.len();
         for _ in 0..mine.len() {
             let r = mine.start + helper.next.get() % mine.len();
             if r == me || !self.has_mail(r) {
@@ -215,6 +217,15 @@ impl Seat {
     /// that it has something to do besides what has arrived.
     #[inline(always)]
     pub fn serve(&self, more: bool, also: impl FnOnce() -> bool) -> bool {
+        let near = self.serve_near(more, also);
+        match &self.far {
+            None => near,
+            Some(far) => far.look(&self.node) | near,
+        }
+    }
+
+    #[inline(always)]
+    fn serve_near(&self, more: bool, also: impl FnOnce() -> bool) -> bool {
         // What a waiting rank does most of the time, so it is short.
         match !more && self.outlet.rest.is_over() && self.own_letterbox().is_idle() {
             true => {
@@ -233,7 +244,7 @@ impl Seat {
             return true;
         }
         // Both, always: neither may starve the other.
-        let served = self.node.serve(self.rank, true) + usize::from(also());
+        let served = self.node.serve(self.near, true) + usize::from(also());
         match served {
             0 => rest.in_vain(),
             // Ranks that share cores come back late enough.
@@ -248,7 +259,7 @@ impl Seat {
         let (helper, ticks_per_us) = (&self.outlet.helper, self.outlet.ticks_per_us);
         helper.looks.set(helper.looks.get().wrapping_add(1));
         let due = || ticks().wrapping_sub(helper.looked.get()) > HELP_AT_LEAST_US * ticks_per_us;
-        (helper.looks.get().is_multiple_of(HELP_EVERY) || due()) && self.node.help(self.rank, helper, ticks_per_us)
+        (helper.looks.get().is_multiple_of(HELP_EVERY) || due()) && self.node.help(self.near, helper, ticks_per_us)
     }
 }
 

@@ -247,7 +247,7 @@ impl Drop for Mapping {
 }
 
 /// Why memory could not be had.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Exhausted {
     /// The segment's two heaps would meet; the largest block that fits.
     Segment {
@@ -258,6 +258,11 @@ pub enum Exhausted {
     Memory {
         /// Bytes left.
         left: u64,
+    },
+    /// The network does not take it.
+    Network {
+        /// Its words.
+        why: String,
     },
 }
 

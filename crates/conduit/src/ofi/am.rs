@@ -1,0 +1,537 @@
+//! Messages between nodes: short ones injected, longer ones sent from a bounce buffer, all received into buffers that take
+//! many.
+//!
+//! # Credits and ends
+//! A rank may have [`WINDOW`] messages of each net under way to a process. A message ends by its reply, which the source
+//! counts when it has handled it (`got`), or without one, which the target counts (`ended`) and tells: with the next reply
+//! to that source, or in a message of its own when it has looked through what had come. Told is the whole count, so what is
+//! told twice or overtaken does no harm. A rank is quiet when it has sent as many as have been told and got.
+//!
+//! # Replies never wait
+//! What finds no room in the network is kept and sent later, by whoever makes progress. Sources' windows bound how much
+//! that is.
+//!
+//! # Order
+//! libfabric delivers what one endpoint sends another in order. Calls and results are put into their rank's queue by the
+//! thread that has read the completion queue, before another may read it, so they stay in order. Handlers run after that,
+//! possibly at the same time as later ones.
+
+use super::endpoint::{Context, Desc, Posted};
+use super::{Net, Seat, raise};
+use crate::am::{ARGS, Arrival, Body, Way};
+use crate::meeting::{Digest, ROUNDS};
+use crate::pool::LARGE;
+use crate::ranks::Ranks;
+use crate::record::Site;
+use crate::shm::am::{AM, CALL, FarLetter};
+use crate::shm::{self, Node};
+use crate::wait::{Aborted, Step};
+use bytemuck::{Pod, Zeroable, bytes_of};
+use std::cell::UnsafeCell;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+
+/// Messages of one net that a rank may have under way to a process.
+pub const WINDOW: u32 = 128;
+/// The longest message.
+pub const LONGEST: usize = size_of::<Head>() + ARGS + LARGE;
+/// Receive buffers, and bytes of each.
+pub(super) const BUFFERS: usize = 4;
+const BUFFER: usize = 1 << 20;
+/// Bounce buffers.
+pub(super) const BOUNCES: usize = 64;
+/// Longer ones are not injected whatever the provider takes.
+const INJECTED: usize = 128;
+
+/// What goes before a message.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Head {
+    nonce: u32,
+    source: u32,
+    target: u32,
+    /// So many of the target's messages to the source's process have ended without a reply.
+    ended: u32,
+    handler: u16,
+    kind: u8,
+    args: u8,
+    payload: u32,
+}
+
+const REQUEST: u8 = 0;
+const REPLY: u8 = 1;
+const CALLED: u8 = 2;
+const RESULT: u8 = 3;
+const ENDED: u8 = 4;
+const MEET: u8 = 5;
+const HELLO: u8 = 6;
+const HELLO_BACK: u8 = 7;
+
+/// What a process keeps for one of its ranks; any of its threads may use it.
+#[derive(Debug)]
+pub(super) struct Desk {
+    /// By net and process: messages that ended without a reply, as far as was told.
+    silent: [Box<[AtomicU32]>; 2],
+    /// The same for those that were replied to, as soon as the reply was handled.
+    got: [Box<[AtomicU32]>; 2],
+    /// How often the rank has looked.
+    pub polls: AtomicU64,
+}
+
+impl Desk {
+    pub fn new(processes: usize) -> Desk {
+        let counts = || (0..processes).map(|_| AtomicU32::new(0)).collect();
+        Desk { silent: [counts(), counts()], got: [counts(), counts()], polls: AtomicU64::new(0) }
+    }
+
+    fn over(&self, net: usize, process: usize) -> u32 {
+        self.silent[net][process].load(Acquire).wrapping_add(self.got[net][process].load(Acquire))
+    }
+}
+
+/// What a process counts for a source on another node.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    ended: [AtomicU32; 2],
+    /// Is it among those that are to be told?
+    listed: [AtomicBool; 2],
+}
+
+/// A buffer that many messages are received into.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Buffer {
+    context: UnsafeCell<Context>,
+    /// The network has it, and so many messages in it are being looked at.
+    users: AtomicU32,
+    memory: UnsafeCell<Box<[u64]>>,
+}
+
+/// A buffer that one message is sent from.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Bounce {
+    context: UnsafeCell<Context>,
+    taken: AtomicBool,
+    memory: UnsafeCell<Box<[u64]>>,
+}
+
+/// What a context belongs to: the low byte of its word; the rest is an index.
+pub(super) const OF_BUFFER: u64 = 1;
+pub(super) const OF_BOUNCE: u64 = 2;
+pub(super) const OF_OP: u64 = 3;
+
+// SAFETY: context and memory are the network's while it has the buffer; after that each message in it is read by the one
+// thread that took it, and `users` says when nobody does any more.
+unsafe impl Sync for Buffer {}
+// SAFETY: used by whoever has set `taken`, then by the network until the message has been sent.
+unsafe impl Sync for Bounce {}
+
+impl Buffer {
+    pub fn new(i: usize) -> Buffer {
+        let context = UnsafeCell::new(Context::new(OF_BUFFER | (i as u64) << 8));
+        Buffer { context, users: AtomicU32::new(0), memory: UnsafeCell::new(vec![0; BUFFER / 8].into()) }
+    }
+}
+
+impl Bounce {
+    pub fn new() -> Bounce {
+        let context = UnsafeCell::new(Context::new(OF_BOUNCE));
+        let memory = UnsafeCell::new(vec![0; LONGEST.div_ceil(8) + 2].into());
+        Bounce { context, taken: AtomicBool::new(false), memory }
+    }
+}
+
+impl Net {
+    /// Posts all receive buffers.
+    pub(super) fn post_all(&self) -> Result<(), String> {
+        while !self.idle_buffers.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            self.post_buffers();
+            if let Some(why) = self.why_broken() {
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts the receive buffers that nobody uses.
+    pub(super) fn post_buffers(&self) {
+        let Ok(mut idle) = self.idle_buffers.try_lock() else { return };
+        while let Some(&i) = idle.last() {
+            let buffer = &self.buffers[i];
+            buffer.users.store(1, Relaxed);
+            // SAFETY: nobody uses the buffer (it is idle), it stays as long as the endpoint, which is a field of the same
+            // value and is closed before it, and it comes back by the entry that releases it.
+            let posted = unsafe {
+                let memory = (*buffer.memory.get()).as_mut_ptr().cast();
+                self.endpoint.post_receive(memory, BUFFER, Desc::NONE, buffer.context.get())
+            };
+            match posted {
+                Posted::Done => _ = idle.pop(),
+                Posted::Again => return,
+                Posted::Failed(why) => return self.broke(&format!("a receive buffer cannot be posted: {why}")),
+            }
+        }
+    }
+
+    /// One more message of the buffer is being looked at.
+    pub(super) fn use_buffer(&self, context: *mut Context) -> usize {
+        // SAFETY: a context of a buffer, whose word nobody changes.
+        let i = (unsafe { (*context).word } >> 8) as usize;
+        self.buffers[i].users.fetch_add(1, Relaxed);
+        i
+    }
+
+    /// One user less; whoever was the last posts it again.
+    pub(super) fn leave_buffer(&self, i: usize) {
+        if self.buffers[i].users.fetch_sub(1, AcqRel) == 1 {
+            self.idle_buffers.lock().unwrap_or_else(PoisonError::into_inner).push(i);
+            self.post_buffers();
+        }
+    }
+
+    /// A message has left its bounce buffer.
+    pub(super) fn sent(&self, context: *mut Context) {
+        // SAFETY: the context of a bounce buffer is its first field.
+        unsafe { (*context.cast::<Bounce>()).taken.store(false, Release) };
+    }
+
+    fn head(&self, kind: u8, source: usize, target: usize, handler: u16) -> Head {
+        let (source, target) = (source as u32, target as u32);
+        Head { nonce: self.nonce, source, target, ended: 0, handler, kind, args: 0, payload: 0 }
+    }
+
+    /// Sends a message if there is room.
+    fn post(&self, process: usize, head: Head, args: &[u8], payload: &[u8]) -> bool {
+        assert!(args.len() <= ARGS && payload.len() <= LARGE, "{} bytes in a message", payload.len());
+        let head = Head { args: args.len() as u8, payload: payload.len() as u32, ..head };
+        let from = size_of::<Head>() + args.len().next_multiple_of(8);
+        let len = (from + payload.len()).next_multiple_of(8);
+        let fill = |bytes: &mut [u8]| {
+            bytes[..size_of::<Head>()].copy_from_slice(bytes_of(&head));
+            bytes[size_of::<Head>()..][..args.len()].copy_from_slice(args);
+            bytes[from..][..payload.len()].copy_from_slice(payload);
+        };
+        let peer = self.peers[process].expect("a process of another node");
+        let posted = if len <= self.endpoint.inject_size().min(INJECTED) {
+            let mut bytes = [0; INJECTED];
+            fill(&mut bytes);
+            self.endpoint.inject(peer, &bytes[..len])
+        } else {
+            let Some(bounce) = self.take_bounce() else {
+                self.hungry.store(true, Relaxed);
+                return false;
+            };
+            // SAFETY: taken just now: nobody else uses it, and the network only until `sent`, or not at all if it is not
+            // accepted. It stays as long as the endpoint, as receive buffers do.
+            let posted = unsafe {
+                let memory: &mut [u64] = &mut *bounce.memory.get();
+                let bytes: &mut [u8] = bytemuck::cast_slice_mut(memory);
+                fill(bytes);
+                self.endpoint.send(peer, bytes.as_ptr(), len, Desc::NONE, bounce.context.get())
+            };
+            if posted != Posted::Done {
+                bounce.taken.store(false, Release);
+            }
+            posted
+        };
+        match posted {
+            Posted::Done => true,
+            Posted::Again => {
+                self.hungry.store(true, Relaxed);
+                false
+            }
+            Posted::Failed(why) => {
+                self.broke(&format!("a message to {} was refused: {why}", self.addresses[process]));
+                false
+            }
+        }
+    }
+
+    fn take_bounce(&self) -> Option<&Bounce> {
+        let start = self.next_bounce.fetch_add(1, Relaxed);
+        let free = |b: &&Bounce| !b.taken.load(Relaxed) && !b.taken.swap(true, Acquire);
+        (0..BOUNCES).map(|i| &self.bounces[(start + i) % BOUNCES]).find(free)
+    }
+
+    /// Sends a message now or when there is room.
+    fn post_or_keep(&self, process: usize, head: Head, args: &[u8], payload: &[u8]) {
+        if self.post(process, head, args, payload) {
+            return;
+        }
+        let head = Head { args: args.len() as u8, payload: payload.len() as u32, ..head };
+        let bytes = [bytes_of(&head), args, payload].concat();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back((process, bytes));
+        self.kept_count.store(kept.len(), Release);
+    }
+
+    /// Sends what was kept; true if any of it went.
+    pub(super) fn send_kept(&self) -> bool {
+        if self.kept_count.load(Acquire) == 0 {
+            return false;
+        }
+        let Ok(mut kept) = self.kept.try_lock() else { return false };
+        let before = kept.len();
+        for _ in 0..before {
+            let Some((process, bytes)) = kept.pop_front() else { break };
+            let (head, rest) = bytes.split_at(size_of::<Head>());
+            let head: Head = bytemuck::pod_read_unaligned(head);
+            let (args, payload) = rest.split_at(head.args.into());
+            if !self.post(process, head, args, payload) {
+                kept.push_back((process, bytes));
+            }
+        }
+        self.kept_count.store(kept.len(), Release);
+        kept.len() < before
+    }
+
+    /// Replies to `to` for `from`, a rank of this process.
+    #[expect(clippy::too_many_arguments, reason = "what a message consists of")]
+    pub(crate) fn answer(
+        &self,
+        ranks: &Ranks,
+        net: usize,
+        from: usize,
+        to: usize,
+        handler: u16,
+        args: &[u8],
+        payload: &[u8],
+    ) {
+        let kind = if net == AM { REPLY } else { RESULT };
+        let ended = self.accounts[to].ended[net].load(Relaxed);
+        let head = Head { ended, ..self.head(kind, from, to, handler) };
+        self.post_or_keep(ranks.place(to).0, head, args, payload);
+    }
+
+    /// `n` messages of `source` have ended without a reply; it will be told.
+    pub(crate) fn ended(&self, net: usize, source: usize, n: u32) {
+        let account = &self.accounts[source];
+        account.ended[net].fetch_add(n, AcqRel);
+        if !account.listed[net].swap(true, AcqRel) {
+            self.owing.lock().unwrap_or_else(PoisonError::into_inner).push((net, source));
+            self.owed.fetch_add(1, Release);
+        }
+    }
+
+    /// Tells sources what has ended.
+    pub(super) fn tell_ended(&self, ranks: &Ranks) {
+        if self.owed.load(Acquire) == 0 {
+            return;
+        }
+        let owing = std::mem::take(&mut *self.owing.lock().unwrap_or_else(PoisonError::into_inner));
+        self.owed.fetch_sub(owing.len(), Relaxed);
+        for (net, source) in owing {
+            let account = &self.accounts[source];
+            // What ends from here on is listed anew.
+            account.listed[net].store(false, SeqCst);
+            let head = Head { ended: account.ended[net].load(SeqCst), ..self.head(ENDED, self.first, source, net as u16) };
+            self.post_or_keep(ranks.place(source).0, head, &[], &[]);
+        }
+    }
+
+    /// A reply or result from `source` to a rank of this process has been dealt with.
+    pub(crate) fn got(&self, ranks: &Ranks, net: usize, rank: usize, source: usize) {
+        self.desks[rank - self.first].got[net][ranks.place(source).0].fetch_add(1, Release);
+    }
+
+    /// Tells the first process of another node of a barrier.
+    pub(crate) fn tell_of_meeting(&self, process: usize, epoch: u64, round: usize, known: Digest) {
+        // A rank without a tag goes with the round: it is all there is to say of most barriers.
+        let args = [epoch, (round as u64) << 32 | u64::from(known.plain.map_or(0, |rank| rank + 1))];
+        let words = known.to_words();
+        let payload = if known.is_bare() { &[] } else { bytes_of(&words) };
+        self.post_or_keep(process, self.head(MEET, self.first, 0, 0), bytes_of(&args), payload);
+    }
+
+    /// Greets a process; false if there is no room yet.
+    pub(super) fn say_hello(&self, ranks: &Ranks, process: usize) -> bool {
+        self.post(process, self.head(HELLO, ranks.mine().start, 0, 0), &[], &[])
+    }
+
+    /// A message in a receive buffer, taken apart; none if it is not of this job.
+    pub(super) fn read_message<'m>(&self, ranks: &Ranks, bytes: &'m [u8]) -> Option<Message<'m>> {
+        let (head, rest) = bytes.split_first_chunk::<{ size_of::<Head>() }>()?;
+        let head: Head = bytemuck::pod_read_unaligned(head);
+        let far = |rank: u32| (rank as usize) < ranks.count() && !ranks.is_near(rank as usize);
+        let for_one = head.kind <= ENDED;
+        if head.nonce != self.nonce || !far(head.source) || for_one && !ranks.mine().contains(&(head.target as usize)) {
+            return None;
+        }
+        let args = rest.get(..head.args.into())?;
+        let payload = rest.get(args.len().next_multiple_of(8)..)?.get(..head.payload as usize)?;
+        (args.len() <= ARGS).then_some(Message { head, args, payload })
+    }
+
+    /// What must be done with a message before others may read the queue; the rest of it, if there is more to do.
+    pub(super) fn take<'m>(&self, node: &Node, message: Message<'m>) -> Option<Message<'m>> {
+        let Message { head, args, payload } = message;
+        let (source, target) = (head.source as usize, head.target as usize);
+        match head.kind {
+            CALLED | RESULT => {
+                if head.kind == RESULT {
+                    self.was_told(node.ranks(), CALL, target, source, head.ended);
+                }
+                let letter = FarLetter { source, kind: head.handler, args: args.to_vec(), payload: payload.to_vec() };
+                node.far_letters(target).push(head.kind == RESULT, letter);
+                node.ring(node.ranks().near(target));
+                None
+            }
+            _ => Some(message),
+        }
+    }
+
+    /// Does what a message asks for.
+    pub(super) fn handle(&self, node: &Node, Message { head, args, payload }: Message<'_>) {
+        let ranks = node.ranks();
+        let (source, target) = (head.source as usize, head.target as usize);
+        match head.kind {
+            REQUEST => {
+                if !run(node, target, source, head.handler, args, payload, Way::Far) {
+                    self.ended(AM, source, 1);
+                }
+                node.ring(ranks.near(target));
+            }
+            REPLY => {
+                run(node, target, source, head.handler, args, payload, Way::None);
+                self.was_told(ranks, AM, target, source, head.ended);
+                self.got(ranks, AM, target, source);
+                node.ring(ranks.near(target));
+            }
+            ENDED => {
+                self.was_told(ranks, usize::from(head.handler).min(CALL), target, source, head.ended);
+                node.ring(ranks.near(target));
+            }
+            MEET => {
+                let Ok(&[epoch, round]) = bytemuck::try_from_bytes::<[u64; 2]>(args) else { return };
+                let (round, plain) = ((round >> 32) as usize, (round as u32).checked_sub(1));
+                let bare = Digest { aux: u64::MAX, plain, first: None, odd: None };
+                let digest = match bytemuck::try_pod_read_unaligned::<[u64; 6]>(payload) {
+                    Ok(words) => Digest::from_words(words),
+                    Err(_) => bare,
+                };
+                if round < ROUNDS {
+                    node.heard_of_meeting(epoch, round, digest);
+                }
+            }
+            HELLO => {
+                let head = self.head(HELLO_BACK, ranks.mine().start, 0, 0);
+                self.post_or_keep(ranks.place(source).0, head, &[], &[]);
+            }
+            HELLO_BACK => self.greeted[ranks.place(source).0].store(true, Release),
+            _ => {}
+        }
+    }
+
+    fn was_told(&self, ranks: &Ranks, net: usize, rank: usize, source: usize, ended: u32) {
+        raise(&self.desks[rank - self.first].silent[net][ranks.place(source).0], ended);
+    }
+}
+
+/// A message that has been received.
+#[derive(Clone, Copy)]
+pub(super) struct Message<'m> {
+    head: Head,
+    args: &'m [u8],
+    payload: &'m [u8],
+}
+
+/// Runs a handler; true if it has replied.
+fn run(node: &Node, target: usize, source: usize, handler: u16, args: &[u8], payload: &[u8], way: Way) -> bool {
+    // Payloads begin at a multiple of eight, as far as the provider keeps to what buffers and lengths suggest.
+    let mut copy = vec![];
+    let payload = match payload.as_ptr().addr().is_multiple_of(8) {
+        true => payload,
+        false => {
+            copy.resize(payload.len().div_ceil(8), 0u64);
+            let bytes = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut copy)[..payload.len()];
+            bytes.copy_from_slice(payload);
+            bytes
+        }
+    };
+    let arrival = Arrival::new(node, target, source, Body::Here(args, payload), way);
+    match node.handler(handler) {
+        Some(handler) => handler.run(&arrival),
+        None => arrival.bad(&format_args!("there is no handler {handler}")),
+    }
+    arrival.is_answered()
+}
+
+impl Node {
+    /// Replies to a rank of another node.
+    pub(crate) fn reply_far(&self, from: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) {
+        let net = self.net().expect("the request came by it");
+        net.answer(self.ranks(), AM, from, to, handler, args, payload);
+    }
+}
+
+impl Seat {
+    /// Sends a request or a call to a rank of another node, if there is room.
+    pub(crate) fn try_send(
+        &self,
+        net: &Net,
+        ranks: &Ranks,
+        (lane, to): (usize, usize),
+        handler: u16,
+        args: &[u8],
+        payload: &[u8],
+    ) -> bool {
+        let process = ranks.place(to).0;
+        let sent = &self.sent[lane][process];
+        if sent.get().wrapping_sub(net.desks[self.i].over(lane, process)) >= WINDOW {
+            return false;
+        }
+        let kind = if lane == AM { REQUEST } else { CALLED };
+        if !net.post(process, net.head(kind, self.rank, to, handler), args, payload) {
+            return false;
+        }
+        sent.set(sent.get().wrapping_add(1));
+        self.total.set(self.total.get() + 1);
+        let mut not_quiet = self.not_quiet.borrow_mut();
+        if !not_quiet.contains(&(lane, process)) {
+            not_quiet.push((lane, process));
+        }
+        true
+    }
+
+    /// Has everything of this net to this process ended?
+    pub(crate) fn is_quiet_to(&self, net: &Net, lane: usize, process: usize) -> bool {
+        self.sent[lane][process].get() == net.desks[self.i].over(lane, process)
+    }
+
+    /// Does this rank wait for anything from other nodes?
+    pub(super) fn awaits(&self, net: &Net) -> bool {
+        !self.not_quiet.borrow().is_empty() || self.started.get() != net.ops[self.i].completed()
+    }
+
+    /// Waits until everything that this rank has sent or started has ended.
+    pub(crate) fn quiet(
+        &self,
+        seat: &shm::Seat,
+        site: Site,
+        progress: impl Fn() -> bool + Copy,
+    ) -> Result<(), Aborted> {
+        let (_, net) = seat.beyond();
+        let look = || {
+            self.not_quiet.borrow_mut().retain(|&(lane, process)| !self.is_quiet_to(net, lane, process));
+            match !self.awaits(net) {
+                true => Step::Done,
+                false if progress() => Step::Busy,
+                false => Step::Idle,
+            }
+        };
+        seat.waiter().until(|| site, look)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_message_with_usual_arguments_can_be_injected() {
+        assert_eq!(size_of::<Head>(), 24);
+        // 64 bytes is what tcp of 1.17 injects.
+        assert!(size_of::<Head>() + 40 <= 64);
+    }
+}

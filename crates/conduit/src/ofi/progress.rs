@@ -1,0 +1,195 @@
+//! Progress: who looks at the completion queue, and when.
+//!
+//! # The queue has one discipline
+//! Whoever looks takes the lock `reading` if it is free (else somebody is looking already), reads a batch of entries, puts
+//! what must stay in order where it belongs, and lets the lock go; handlers run after that, with no lock held. Completions
+//! are counted for their ranks, which are rung.
+//!
+//! # Who looks
+//! * A rank that waits: at every look while it awaits something of the network, at every eighth otherwise, since looking
+//!   costs a system call with tcp.
+//! * A thread of the process, while no rank does: it sleeps in the queue's descriptor. While ranks look, it dozes elsewhere
+//!   for a millisecond at a time: a sleeper beside somebody who looks is woken for every message and makes it twice as slow.
+//!   A rank that goes to sleep hands over to it at once; one that begins to compute does not, so its process serves nobody
+//!   for a millisecond at most.
+//!
+//! # Failure
+//! The first operation that breaks is the end: messages may have been lost. As a rule its cause is that another process
+//! died, and the launcher says so and ends this one; if it has not within a second and a half, this process ends the job
+//! itself, with what the network said.
+
+use super::am::{Message, OF_BOUNCE, OF_BUFFER, OF_OP};
+use super::endpoint::Entry;
+use super::{Net, Seat, one_more};
+use crate::shm::Node;
+use std::sync::atomic::Ordering::*;
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Entries that are read at a time.
+const BATCH: usize = 16;
+/// A rank that awaits nothing looks at every so manieth chance.
+const SELDOM: u32 = 8;
+/// How long the thread dozes while ranks look.
+const DOZE_NS: u64 = 1_000_000;
+/// How long it sleeps in the queue.
+const SLEEP: Duration = Duration::from_millis(100);
+/// How long a launcher is given to say why the network failed.
+const GRACE: Duration = Duration::from_millis(1500);
+
+impl Net {
+    /// One look at the queue; true if there was something.
+    pub(crate) fn poll(&self, node: &Node) -> bool {
+        let mut entries = [Entry::EMPTY; BATCH];
+        let mut messages: [Option<(usize, Message<'_>)>; BATCH] = [None; BATCH];
+        let n = {
+            let Ok(_reading) = self.reading.try_lock() else { return false };
+            let n = match self.endpoint.poll(&mut entries) {
+                Ok(n) => n,
+                Err(broken) => {
+                    self.broke(&broken.to_string());
+                    0
+                }
+            };
+            for (entry, place) in entries[..n].iter().zip(&mut messages) {
+                *place = self.sort(node, entry);
+            }
+            n
+        };
+        for (buffer, message) in messages[..n].iter_mut().filter_map(Option::take) {
+            self.handle(node, message);
+            self.leave_buffer(buffer);
+        }
+        self.post_buffers();
+        let sent = self.send_kept();
+        self.tell_ended(node.ranks());
+        if n > 0 && self.hungry.load(Relaxed) && self.hungry.swap(false, Relaxed) {
+            node.mine().for_each(|rank| node.ring(node.ranks().near(rank)));
+        }
+        n > 0 || sent
+    }
+
+    /// What an entry is; a message that is left to do, with its buffer.
+    fn sort<'n>(&'n self, node: &Node, entry: &Entry) -> Option<(usize, Message<'n>)> {
+        let context = entry.context;
+        if context.is_null() {
+            return None;
+        }
+        // SAFETY: a context of ours, whose word nobody changes.
+        match unsafe { (*context).word } & 0xff {
+            OF_BUFFER => {
+                let buffer = self.use_buffer(context);
+                let message = entry.is_message().then(|| {
+                    // SAFETY: received into a buffer that stays as it is until `leave_buffer`, which comes after the last
+                    // use of the message.
+                    unsafe { std::slice::from_raw_parts(entry.buf, entry.len) }
+                });
+                let message = message.and_then(|bytes| self.read_message(node.ranks(), bytes));
+                let message = message.and_then(|message| self.take(node, message));
+                if entry.releases_buffer() {
+                    // The network's use of it.
+                    self.leave_buffer(buffer);
+                }
+                match message {
+                    Some(message) => Some((buffer, message)),
+                    None => {
+                        self.leave_buffer(buffer);
+                        None
+                    }
+                }
+            }
+            OF_BOUNCE => {
+                self.sent(context);
+                None
+            }
+            OF_OP => {
+                let i = self.completed(context);
+                node.ring(node.ranks().near(self.first + i));
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// The network has failed.
+    pub(super) fn broke(&self, why: &str) {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| why.to_string());
+        self.relief.take_over();
+        self.endpoint.wake();
+    }
+
+    pub(super) fn why_broken(&self) -> Option<String> {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the thread does.
+    fn serve(&self, node: &Node) {
+        let polls = || self.desks.iter().fold(0u64, |sum, desk| sum.wrapping_add(desk.polls.load(Relaxed)));
+        let mut last = polls();
+        while !self.over.load(Acquire) {
+            if let Some(why) = self.why_broken() {
+                std::thread::sleep(GRACE);
+                if !self.over.load(Acquire) {
+                    (self.settings.lost)(&format!(
+                        "the network between the nodes has failed: {why} ({})",
+                        self.description()
+                    ));
+                }
+                return;
+            }
+            let now = polls();
+            if now != std::mem::replace(&mut last, now) && !self.relief.doze(DOZE_NS) {
+                continue;
+            }
+            if !self.settings.thread {
+                std::thread::sleep(SLEEP / 10);
+                continue;
+            }
+            while self.poll(node) {}
+            self.endpoint.wait(SLEEP);
+        }
+    }
+}
+
+/// The thread that makes progress; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Serving {
+    node: Arc<Node>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Serving {
+    /// Starts it, where there are other nodes.
+    pub fn start(node: &Arc<Node>) -> Result<Serving, String> {
+        let thread = node.net().map(|_| {
+            let node = node.clone();
+            let thread = std::thread::Builder::new().name("partage-network".into());
+            thread.spawn(move || node.net().into_iter().for_each(|net| net.serve(&node)))
+        });
+        let thread = thread.transpose().map_err(|e| format!("cannot start the network's thread: {e}"))?;
+        Ok(Serving { node: node.clone(), thread })
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let (Some(net), Some(thread)) = (self.node.net(), self.thread.take()) {
+            net.over.store(true, Release);
+            net.relief.take_over();
+            net.endpoint.wake();
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Seat {
+    /// One look of a rank that waits or polls.
+    #[inline]
+    pub(crate) fn look(&self, node: &Node) -> bool {
+        let net = node.net().expect("a seat has its network");
+        one_more(&net.desks[self.i].polls);
+        self.looks.set(self.looks.get().wrapping_add(1));
+        (self.looks.get().is_multiple_of(SELDOM) || self.awaits(net)) && net.poll(node)
+    }
+}

@@ -1,0 +1,208 @@
+//! Puts and gets between nodes: the network copies to and from segments, without the target's rank.
+//!
+//! A put is started with delivery completion: it is complete when any process's get finds the bytes, which is later than
+//! when its source may be reused. Each rank has [`TOKENS`] operations that can be under way; they bound what the completion
+//! queue must hold. They are numbered and taken in turn.
+//!
+//! # Memory ordering
+//! An operation's token belongs to its rank until it is posted, then to the network, until whoever reads its completion
+//! stores `busy` with release; the rank loads it with acquire. The bytes of a get are written by the provider on the
+//! thread that reads the completion, or before, as the provider promises.
+
+use super::am::OF_OP;
+use super::endpoint::{Context, Desc, Posted};
+use super::segment;
+use super::{Net, Seat};
+use crate::contract::{At, Conduit, Failure};
+use crate::record::Site;
+use crate::shm;
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+/// Operations of one rank that can be under way.
+pub const TOKENS: usize = 256;
+
+/// The operations of one rank.
+#[derive(Debug)]
+pub(super) struct Ops {
+    ops: Box<[Op]>,
+    completed: AtomicU64,
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct Op {
+    context: UnsafeCell<Context>,
+    busy: AtomicBool,
+    /// The number of the one that it is, or was.
+    number: AtomicU64,
+    /// Where its completion is counted.
+    rank: AtomicU64,
+}
+
+// SAFETY: the context is the network's while `busy`, else the rank's.
+unsafe impl Sync for Op {}
+
+impl Ops {
+    pub fn new() -> Ops {
+        let op = |_| Op {
+            context: UnsafeCell::new(Context::new(OF_OP)),
+            busy: AtomicBool::new(false),
+            number: AtomicU64::new(0),
+            rank: AtomicU64::new(0),
+        };
+        Ops { ops: (0..TOKENS).map(op).collect(), completed: AtomicU64::new(0) }
+    }
+
+    /// How many have completed.
+    pub fn completed(&self) -> u64 {
+        self.completed.load(Acquire)
+    }
+
+    fn is_done(&self, number: u64) -> bool {
+        let op = &self.ops[number as usize % TOKENS];
+        op.number.load(Relaxed) != number || !op.busy.load(Acquire)
+    }
+}
+
+impl Net {
+    /// An operation has completed; its rank (of this process).
+    pub(super) fn completed(&self, context: *mut Context) -> usize {
+        // SAFETY: the context of an operation is its first field.
+        let op = unsafe { &*context.cast::<Op>() };
+        let i = op.rank.load(Relaxed) as usize;
+        op.busy.store(false, Release);
+        self.ops[i].completed.fetch_add(1, Release);
+        i
+    }
+}
+
+/// Which way bytes go, and where they are here.
+#[derive(Clone, Copy)]
+enum Way {
+    Put(*const u8),
+    Get(*mut u8),
+}
+
+/// Transfers that were started, by their numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Started(Range<u64>);
+
+impl Seat {
+    /// Starts one operation if there is a token and room for it.
+    fn try_start(&self, net: &Net, seat: &shm::Seat, at: At, way: Way, len: usize) -> bool {
+        let number = self.started.get();
+        let op = &net.ops[self.i].ops[number as usize % TOKENS];
+        if op.busy.load(Acquire) {
+            return false;
+        }
+        let ranks = seat.node().ranks();
+        let process = ranks.place(at.rank as usize).0;
+        let (peer, remote) = (net.peers[process].expect("a process of another node"), net.remote(ranks, at).0);
+        op.busy.store(true, Relaxed);
+        op.number.store(number, Relaxed);
+        op.rank.store(self.i as u64, Relaxed);
+        // SAFETY: the context is ours, since the operation was not busy; whoever started the transfer keeps its memory until
+        // it has completed.
+        let posted = unsafe {
+            match way {
+                Way::Put(src) => net.endpoint.write(peer, src, len, Desc::NONE, remote, op.context.get(), true),
+                Way::Get(dst) => net.endpoint.read(peer, dst, len, Desc::NONE, remote, op.context.get()),
+            }
+        };
+        if posted == Posted::Done {
+            self.started.set(number + 1);
+            return true;
+        }
+        op.busy.store(false, Relaxed);
+        match posted {
+            Posted::Failed(why) => net.broke(&format!("a transfer with {} was refused: {why}", net.addresses[process])),
+            _ => net.hungry.store(true, Relaxed),
+        }
+        false
+    }
+}
+
+/// Starts a transfer of any length; it goes by pieces where the network's names for memory end.
+fn start(seat: &shm::Seat, site: Site, at: At, way: Way, len: usize) -> Result<Started, Failure> {
+    segment::check(seat, site, at, len)?;
+    let (far, net) = seat.beyond();
+    let (first, mut done) = (far.started.get(), 0);
+    while done < len {
+        let there = At { offset: at.offset + done as u64, ..at };
+        let piece = (len - done).min(net.remote(seat.node().ranks(), there).1 as usize);
+        // SAFETY: inside the memory that the caller has.
+        let way = unsafe {
+            match way {
+                Way::Put(src) => Way::Put(src.add(done)),
+                Way::Get(dst) => Way::Get(dst.add(done)),
+            }
+        };
+        if !far.try_start(net, seat, there, way, piece) {
+            in_flight(seat.wait(site, || far.try_start(net, seat, there, way, piece)));
+        }
+        done += piece;
+    }
+    Ok(Started(first..far.started.get()))
+}
+
+/// Starts a put; the bytes have arrived when [`is_done`] says so.
+///
+/// # Safety
+/// `src..src + len` can be read and is not written to until then.
+pub unsafe fn start_put(seat: &shm::Seat, site: Site, at: At, src: *const u8, len: usize) -> Result<Started, Failure> {
+    let started = start(seat, site, at, Way::Put(src), len)?;
+    let puts = &seat.beyond().0.puts;
+    puts.set(puts.get() + 1);
+    Ok(started)
+}
+
+/// Starts a get; the bytes are there when [`is_done`] says so.
+///
+/// # Safety
+/// `dst..dst + len` can be written and is not used until then.
+pub unsafe fn start_get(seat: &shm::Seat, site: Site, at: At, dst: *mut u8, len: usize) -> Result<Started, Failure> {
+    let started = start(seat, site, at, Way::Get(dst), len)?;
+    let gets = &seat.beyond().0.gets;
+    gets.set(gets.get() + 1);
+    Ok(started)
+}
+
+/// Has the transfer completed?
+pub fn is_done(seat: &shm::Seat, started: &Started) -> bool {
+    let (far, net) = seat.beyond();
+    started.0.clone().all(|number| net.ops[far.i].is_done(number))
+}
+
+/// Waits for the transfer; `progress` serves others meanwhile.
+pub fn complete(seat: &shm::Seat, site: Site, started: &Started) {
+    in_flight(seat.wait(site, || is_done(seat, started)));
+}
+
+/// Copies `src` to a place on another node; it has arrived.
+pub fn put(seat: &shm::Seat, site: Site, at: At, src: &[u8]) -> Result<(), Failure> {
+    // SAFETY: `src` is borrowed until this returns, which is when it has completed.
+    let started = unsafe { start_put(seat, site, at, src.as_ptr(), src.len())? };
+    complete(seat, site, &started);
+    Ok(())
+}
+
+/// Copies from a place on another node.
+pub fn get(seat: &shm::Seat, site: Site, at: At, dst: &mut [u8]) -> Result<(), Failure> {
+    // SAFETY: as above.
+    let started = unsafe { start_get(seat, site, at, dst.as_mut_ptr(), dst.len())? };
+    complete(seat, site, &started);
+    Ok(())
+}
+
+/// The network has memory of this rank while a transfer is under way, so a wait for it does not end before that, not even
+/// with the job: a job of several processes ends with its processes, and so does this one.
+fn in_flight(waited: Result<(), crate::wait::Aborted>) {
+    if waited.is_err() {
+        loop {
+            std::thread::park();
+        }
+    }
+}
