@@ -1,127 +1,33 @@
-//! The launcher: starts the processes of a job, serves them, watches them, ends them.
+//! The launcher: has the processes of a job started, serves them, judges what happens to them, ends them.
 //!
 //! Guaranteed:
 //! - One thread, the caller's, and one `poll` loop; no `SIGCHLD` handler and no wait for children
 //!   that are not the job's, so that it also works inside a larger program.
 //! - The first failure ends the job: one line on stderr, SIGTERM to all other processes, SIGKILL
 //!   after a moment, and the exit code of the process that failed.
-//! - Nothing is left behind: every process group is killed before its number is free again, every
-//!   child reaped, every descriptor closed, also when the observer panics.
+//! - Nothing is left behind on any host, also when the observer panics: see [`Crew`] and [`Remote`].
 //!
-//! Not contained: other hosts; what ranks do (an [`Observer`] is asked); the death of the launcher
-//! itself, which the processes notice by their [`crate::Boot::lifeline`].
+//! Not contained: processes as such, which are in crews, here or behind an agent; what ranks do (an
+//! [`Observer`] is asked); the death of the launcher itself, which the processes notice by their
+//! [`crate::Boot::lifeline`] and agents by the end of their input.
 
 use std::collections::VecDeque;
-use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::Access;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Pid, Signal, kill_process_group};
-use signal_hook::SigId;
-use signal_hook::low_level::{pipe, unregister};
+use rustix::process::Signal;
 
-use crate::Error;
-use crate::output::{Sink, Stream};
+use crate::crew::{self, Crew, Event, GRACE_KILLED, Order, Stdin};
+use crate::output::Sink;
+use crate::remote::{self, GRACE_AGENT, Remote};
 use crate::server::{Abort, Action, Server};
-use crate::spawn::{Started, spawn};
-use crate::verdict::{self, Death, OomKills};
-use crate::wire::Lines;
-
-/// A job to be launched.
-#[derive(Debug, Clone)]
-pub struct Spec {
-    /// The program, found like `execvp` finds it.
-    pub program: OsString,
-    /// Its arguments.
-    pub args: Vec<OsString>,
-    /// How many ranks.
-    pub ranks: usize,
-    /// In how many processes; see [`ranks_of`].
-    pub procs: usize,
-    /// Variables to set, beside the launcher's own environment (less what that says about a job
-    /// which the launcher itself is part of, and less `PARTAGE_BOOT`).
-    pub env: Vec<(OsString, OsString)>,
-    /// Put the ranks of a process before every line it writes.
-    pub label: bool,
-    /// End the job after this time, with code 124.
-    pub timeout: Option<Duration>,
-    /// Report when a rank has been waiting in one call for this long; the job goes on.
-    pub hang_after: Option<Duration>,
-    /// Where the processes read from.
-    pub stdin: Input,
-    /// Discard what the processes write. The launcher's own lines still go to stderr.
-    pub quiet_output: bool,
-    /// Take the launcher's signals and pass them on. Only for a program that is a launcher and
-    /// nothing else: afterwards these signals no longer have their default effect.
-    pub forward_signals: bool,
-}
-
-/// Where the processes of a job read from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
-    /// The launcher's standard input goes to the process of rank 0, the others read nothing.
-    ToRankZero,
-    /// Nobody reads anything.
-    Null,
-}
-
-impl Spec {
-    /// `ranks` ranks of `program`, one per process, with no arguments and no input.
-    pub fn new(program: impl Into<OsString>, ranks: usize) -> Spec {
-        Spec {
-            program: program.into(),
-            args: Vec::new(),
-            ranks,
-            procs: ranks,
-            env: Vec::new(),
-            label: false,
-            timeout: None,
-            hang_after: None,
-            stdin: Input::Null,
-            quiet_output: false,
-            forward_signals: false,
-        }
-    }
-}
-
-/// What the launcher asks about ranks, and tells about processes.
-///
-/// Its methods are called from within [`launch`] and hold up everything else while they run.
-pub trait Observer {
-    /// A process has called [`crate::Boot::announce`]. `pid` is that of the caller, which may be a
-    /// descendant of the process that was started.
-    fn announced(&mut self, process: usize, pid: u32, key: &str, value: &[u8]) {
-        let _ = (process, pid, key, value);
-    }
-
-    /// What was this process doing? `rank 3 was in barrier at src/main.rs:12:9`, or only `in
-    /// barrier at src/main.rs:12:9`. Asked once, for the line about its death, and only of a
-    /// process that has connected and not finalized.
-    fn doing(&mut self, process: usize) -> Option<String> {
-        let _ = process;
-        None
-    }
-
-    /// What all ranks are doing, in as many lines as it takes.
-    fn report(&mut self) -> Option<String> {
-        None
-    }
-
-    /// The longest time that any rank has been waiting in its present call.
-    fn longest_wait(&mut self) -> Option<Duration> {
-        None
-    }
-}
+use crate::signals::Signals;
+use crate::spec::find;
+use crate::verdict::{self, Death};
+use crate::{Error, Input, Observer, Row, Spec, ranks_of};
 
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,214 +39,279 @@ pub struct Ended {
     pub why: Option<String>,
 }
 
-/// The ranks of a process: contiguous blocks, the first `ranks % procs` of them one longer.
-///
-/// `procs` is at least 1 and `process` below it.
-pub fn ranks_of(process: usize, ranks: usize, procs: usize) -> Range<usize> {
-    let (each, more) = (ranks / procs, ranks % procs);
-    let begin = |process: usize| process * each + process.min(more);
-    begin(process)..begin(process + 1)
-}
-
 /// Runs a job to its end. An error means that nothing was started, or nothing of it is left.
 pub fn launch(spec: &Spec, observer: &mut dyn Observer) -> Result<Ended, Error> {
-    let program = validate(spec)?;
-    Ok(Job::start(spec, &program, observer)?.run())
+    spec.check()?;
+    Job::start(spec, observer)?.run()
 }
 
-/// More ranks than any one host has use for; a typing error, most likely.
-const RANKS_MAX: usize = 1 << 16;
 /// From SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_millis(200);
 /// From a signal that the user sent to SIGKILL.
 const GRACE_INTERRUPTED: Duration = Duration::from_secs(1);
-/// From SIGKILL to leaving a process alone that the kernel does not let die.
-const GRACE_KILLED: Duration = Duration::from_secs(5);
 /// How often the observer is asked for hangs, and a terminal whether it is ours again.
 const TICK: Duration = Duration::from_millis(250);
-/// A process that does not read its answers is not read from beyond this.
-const ANSWERS_MAX: usize = 1 << 20;
+/// How often agents are asked whether they are there.
+const PING: Duration = Duration::from_secs(1);
+/// How long other hosts have to tell what they know, before a failure is judged or a report made.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 struct Job<'a> {
     spec: &'a Spec,
     observer: &'a mut dyn Observer,
+    parties: Vec<Party>,
     members: Vec<Member>,
+    /// What was heard and not yet thought about, with the number of the party.
+    news: VecDeque<(usize, Event)>,
     server: Server,
-    feed: Option<Feed>,
+    stdin: Option<Keyboard>,
     signals: Signals,
     out: Sink,
     err: Sink,
-    host: String,
-    oom: OomKills,
+    held: [bool; 2],
     started: Instant,
     next_tick: Instant,
+    next_ping: Instant,
+    /// How long the longest wait of each party was, when last asked.
+    waits: Vec<Option<Duration>>,
     hang_reported: bool,
+    report: Option<Report>,
     /// Something has happened that may be a failure.
     suspicion: bool,
+    looking: Option<Looking>,
     /// In the order in which they were read.
     aborts: Vec<(usize, Abort)>,
-    garbage: Vec<(usize, Error)>,
+    garbage: Vec<(usize, String)>,
+    lost: Vec<String>,
+    /// Agents that wait for the word to start.
+    ready: usize,
+    /// All parties have it.
+    going: bool,
+    /// Why nothing was started.
+    cannot: Option<Error>,
     /// Set by the first failure; from then on the job is being ended.
     ended: Option<Ended>,
     interrupts: usize,
     kill_at: Option<Instant>,
     leave_at: Option<Instant>,
-    /// Nobody is left to wait for but those who read our output.
-    closed: bool,
+    /// Nobody is left to wait for but agents, until then, and those who read our output.
+    closed: Option<Instant>,
+}
+
+/// The processes of one host.
+enum Party {
+    Here(Crew),
+    There(Remote),
 }
 
 struct Member {
-    child: Child,
-    pid: Pid,
-    pidfd: OwnedFd,
+    party: usize,
+    host: String,
+    pid: u32,
     ranks: Range<usize>,
-    socket: Option<OwnedFd>,
-    lines: Lines,
-    answers: VecDeque<u8>,
-    /// Its standard output and error, where they are labelled.
-    streams: [Option<Stream>; 2],
-    death: Option<Death>,
+    life: Life,
+}
+
+enum Life {
+    Coming,
+    Running,
+    Dead {
+        death: Death,
+        out_of_memory: bool,
+        doing: Option<String>,
+    },
+    /// Of a host that is lost, or never started.
+    Gone,
+}
+
+impl Member {
+    fn death(&self) -> Option<Death> {
+        match self.life {
+            Life::Dead { death, .. } => Some(death),
+            _ => None,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.life, Life::Dead { .. } | Life::Gone)
+    }
+}
+
+/// The launcher's standard input, where it goes to rank 0 through us.
+struct Keyboard {
+    /// The last that was read has been passed on.
+    ready: bool,
+    terminal: bool,
+}
+
+impl Keyboard {
+    /// A launcher in the background must not read a terminal, or it would be stopped.
+    fn may_read(&self) -> bool {
+        let ours = || rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|group| group == rustix::process::getpgrp());
+        self.ready && (!self.terminal || ours())
+    }
+}
+
+/// A report that is being made.
+struct Report {
+    rows: Vec<Option<Vec<Row>>>,
+    until: Instant,
+}
+
+/// A failure waits to be judged until these parties have looked around.
+struct Looking {
+    waiting: Vec<usize>,
+    until: Instant,
 }
 
 /// What `poll` has found ready.
 #[derive(Clone, Copy)]
 enum Source {
     Signal(usize),
-    Death(usize),
-    Socket(usize),
-    Stream(usize, usize),
+    Here(usize, crew::Source),
+    There(usize, remote::Source),
     Stdin,
-    Feed,
     Out,
     Err,
 }
 
 impl<'a> Job<'a> {
-    fn start(spec: &'a Spec, program: &Path, observer: &'a mut dyn Observer) -> Result<Job<'a>, Error> {
-        let forwarded = if spec.forward_signals { Signals::register() } else { Ok(Signals(Vec::new())) };
+    fn start(spec: &'a Spec, observer: &'a mut dyn Observer) -> Result<Job<'a>, Error> {
+        let taken = [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR1, Signal::USR2, Signal::CONT, Signal::QUIT];
+        let forwarded = if spec.forward_signals { Signals::register(&taken) } else { Ok(Signals::none()) };
         let signals = forwarded.map_err(|e| Error::new(format!("cannot take over signals: {e}")))?;
+        let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let hosts = spec.hosts.as_ref().map_or(std::slice::from_ref(&own), |hosts| &hosts.names);
+        let shares: Vec<Range<usize>> = (0..hosts.len()).map(|host| ranks_of(host, spec.procs, hosts.len())).collect();
+        // A name that was given twice is one node.
+        let node = |host: usize| hosts.iter().position(|name| *name == hosts[host]).unwrap_or(host);
+        let nodes: Vec<(usize, usize)> = shares.iter().enumerate().map(|(h, share)| (node(h), share.len())).collect();
+        let members = shares.iter().enumerate().flat_map(|(party, share)| {
+            share.clone().map(move |process| Member {
+                party,
+                host: hosts[party].clone(),
+                pid: 0,
+                ranks: ranks_of(process, spec.ranks, spec.procs),
+                life: Life::Coming,
+            })
+        });
         let now = Instant::now();
         let mut job = Job {
             spec,
             observer,
-            members: Vec::with_capacity(spec.procs),
-            server: Server::new(format!("partage-{}", std::process::id()), spec.procs),
-            feed: None,
+            parties: Vec::with_capacity(hosts.len()),
+            members: members.collect(),
+            news: VecDeque::new(),
+            server: Server::new(format!("partage-{}", std::process::id()), &nodes),
+            stdin: None,
             signals,
             out: Sink::new(io::stdout()),
             err: Sink::new(io::stderr()),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            oom: OomKills::now(),
+            held: [false; 2],
             started: now,
             next_tick: now,
+            next_ping: now,
+            waits: vec![None; hosts.len()],
             hang_reported: false,
+            report: None,
             suspicion: false,
+            looking: None,
             aborts: Vec::new(),
             garbage: Vec::new(),
+            lost: Vec::new(),
+            ready: 0,
+            going: false,
+            cannot: None,
             ended: None,
             interrupts: 0,
             kill_at: None,
             leave_at: None,
-            closed: false,
+            closed: None,
         };
-        for process in 0..spec.procs {
-            // On an error the drop of `job` ends the processes that run already.
-            job.add(process, program).map_err(|e| {
-                let program = spec.program.display();
-                Error::new(format!("cannot start process {process} of {} as `{program}`: {e}", spec.procs))
-            })?;
+        let terminal = spec.stdin == Input::ToRankZero && io::stdin().is_terminal();
+        match &spec.hosts {
+            None => {
+                let piped = spec.label && !spec.quiet_output;
+                Spec::room_for(spec.procs, piped)?;
+                let program = find(&spec.program, std::env::var_os("PATH").as_deref())?;
+                let stdin = match spec.stdin {
+                    Input::Null => Stdin::Null,
+                    // Not handed on: the process, in its own group, would be stopped when it reads.
+                    Input::ToRankZero if terminal => Stdin::Fed,
+                    Input::ToRankZero => Stdin::Inherit,
+                };
+                job.stdin = terminal.then_some(Keyboard { ready: true, terminal });
+                let crew = Crew::start(spec, &program, 0..spec.procs, stdin, piped)?;
+                job.news.push_back((0, Event::Started(crew.pids())));
+                job.parties.push(Party::Here(crew));
+                job.going = true;
+            }
+            Some(hosts) => {
+                Spec::room_for(2 * hosts.names.len(), false)?;
+                for (host, share) in shares.into_iter().enumerate() {
+                    job.parties.push(Party::There(Remote::start(spec, hosts, host, share)?));
+                }
+                job.stdin = (spec.stdin == Input::ToRankZero).then_some(Keyboard { ready: false, terminal });
+            }
         }
+        job.think();
         Ok(job)
     }
 
-    fn add(&mut self, process: usize, program: &Path) -> io::Result<()> {
-        let mut feed = false;
-        let stdin = if process > 0 || self.spec.stdin == Input::Null {
-            Stdio::null()
-        } else if io::stdin().is_terminal() {
-            // Not handed on: the process, in its own group, would be stopped when it reads.
-            feed = true;
-            Stdio::piped()
-        } else {
-            Stdio::inherit()
-        };
-        let Started { mut child, pid, pidfd, socket } = spawn(self.spec, program, process, stdin)?;
-        let ranks = ranks_of(process, self.spec.ranks, self.spec.procs);
-        let pipes = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
-        let input = child.stdin.take().filter(|_| feed).map(OwnedFd::from);
-        let label = label(&ranks);
-        self.members.push(Member {
-            child,
-            pid,
-            pidfd,
-            ranks,
-            socket: Some(socket),
-            lines: Lines::default(),
-            answers: VecDeque::new(),
-            streams: [None, None],
-            death: None,
-        });
-        for (pipe, stream) in pipes.into_iter().zip(&mut self.members[process].streams) {
-            *stream = pipe.map(|pipe| Stream::new(pipe, &label)).transpose()?;
-        }
-        self.feed = self.feed.take().or(input.map(Feed::new).transpose()?);
-        Ok(())
-    }
-
-    fn run(mut self) -> Ended {
+    fn run(mut self) -> Result<Ended, Error> {
         loop {
             let left = self.leave_at.is_some_and(|at| Instant::now() >= at);
-            if !self.closed && (left || self.members.iter().all(|member| member.death.is_some())) {
-                self.close();
+            if self.closed.is_none() && (left || self.members.iter().all(Member::is_over)) {
+                self.close(left);
             }
-            if self.closed && self.out.is_empty() && self.err.is_empty() {
+            if self.closed.is_some() && self.parties_are_done() && self.out.is_empty() && self.err.is_empty() {
                 break;
             }
             for source in self.wait() {
                 self.attend(source);
             }
-            if !self.closed {
-                if self.suspicion && self.ended.is_none() {
+            self.hold();
+            if self.closed.is_none() {
+                if self.suspicion && self.ended.is_none() && self.looking.is_none() {
                     self.look_around();
                 }
-                self.judge();
+                if self.looking.as_ref().is_none_or(|l| l.waiting.is_empty() || Instant::now() >= l.until) {
+                    self.suspicion &= self.looking.take().is_none();
+                    self.judge();
+                }
                 self.clock();
             }
         }
-        self.ended.take().unwrap_or(Ended { code: 0, why: None })
+        match self.cannot.take() {
+            Some(error) => Err(error),
+            None => Ok(self.ended.take().unwrap_or(Ended { code: 0, why: None })),
+        }
     }
 
     /// Waits until something happens or it is time for [`Job::clock`].
     fn wait(&mut self) -> Vec<Source> {
         let mut fds: Vec<(Source, PollFd<'_>)> = Vec::new();
-        for (at, (_, _, stream)) in self.signals.0.iter().enumerate() {
-            fds.push((Source::Signal(at), PollFd::new(stream, PollFlags::IN)));
+        for (at, socket) in self.signals.sockets().enumerate() {
+            fds.push((Source::Signal(at), PollFd::new(socket, PollFlags::IN)));
         }
-        for (process, member) in self.members.iter().enumerate().filter(|_| !self.closed) {
-            if member.death.is_none() {
-                fds.push((Source::Death(process), PollFd::new(&member.pidfd, PollFlags::IN)));
-            }
-            if let Some(socket) = &member.socket {
-                let mut events = PollFlags::empty();
-                events.set(PollFlags::OUT, !member.answers.is_empty());
-                events.set(PollFlags::IN, member.answers.len() < ANSWERS_MAX);
-                fds.push((Source::Socket(process), PollFd::new(socket, events)));
-            }
-            for (which, stream) in member.streams.iter().enumerate() {
-                let sink = if which == 0 { &self.out } else { &self.err };
-                if let Some(stream) = stream.as_ref().filter(|_| !sink.is_full()) {
-                    let fd = PollFd::from_borrowed_fd(stream.fd(), PollFlags::IN);
-                    fds.push((Source::Stream(process, which), fd));
+        for (number, party) in self.parties.iter().enumerate() {
+            match party {
+                Party::Here(_) if self.closed.is_some() => {}
+                Party::Here(crew) => {
+                    let mut own = Vec::new();
+                    crew.watch(&mut own);
+                    fds.extend(own.into_iter().map(|(source, fd)| (Source::Here(number, source), fd)));
+                }
+                Party::There(remote) => {
+                    let mut own = Vec::new();
+                    remote.watch(&mut own);
+                    fds.extend(own.into_iter().map(|(source, fd)| (Source::There(number, source), fd)));
                 }
             }
         }
         let stdin = io::stdin();
-        if let Some(feed) = self.feed.as_ref().filter(|_| !self.closed) {
-            let events = if feed.queue.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
-            fds.push((Source::Feed, PollFd::new(&feed.pipe, events)));
-            if feed.queue.is_empty() && feed.may_read() {
-                fds.push((Source::Stdin, PollFd::new(&stdin, PollFlags::IN)));
-            }
+        if self.closed.is_none() && self.stdin.as_ref().is_some_and(Keyboard::may_read) {
+            fds.push((Source::Stdin, PollFd::new(&stdin, PollFlags::IN)));
         }
         for (source, sink) in [(Source::Out, &self.out), (Source::Err, &self.err)] {
             if !sink.is_empty() {
@@ -349,7 +320,7 @@ impl<'a> Job<'a> {
         }
 
         let (sources, mut fds): (Vec<Source>, Vec<PollFd<'_>>) = fds.into_iter().unzip();
-        let timeout = self.until_clock().filter(|_| !self.closed).and_then(|time| Timespec::try_from(time).ok());
+        let timeout = self.until_clock().and_then(|time| Timespec::try_from(time).ok());
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {
                 let ready = fds.iter().zip(sources).filter(|(fd, _)| !fd.revents().is_empty());
@@ -366,72 +337,132 @@ impl<'a> Job<'a> {
     }
 
     fn attend(&mut self, source: Source) {
+        let mut events = Vec::new();
         match source {
-            Source::Signal(at) => self.signalled(at),
-            Source::Death(process) => self.bury(process),
-            Source::Socket(process) => self.serve(process),
-            Source::Stream(process, which) => {
-                let sink = if which == 0 { &mut self.out } else { &mut self.err };
-                let stream = &mut self.members[process].streams[which];
-                if !stream.as_mut().is_some_and(|stream| stream.pass(64 << 10, sink)) {
-                    stream.take().into_iter().for_each(|stream| stream.finish(sink));
+            Source::Signal(at) => return self.signalled(at),
+            Source::Here(number, source) => {
+                if let Party::Here(crew) = &mut self.parties[number] {
+                    crew.attend(source, self.observer, &mut events);
                 }
+                self.news.extend(events.into_iter().map(|event| (number, event)));
             }
-            Source::Stdin | Source::Feed => {
-                if !self.feed.as_mut().is_some_and(|feed| feed.pass(matches!(source, Source::Stdin))) {
-                    self.feed = None;
+            Source::There(number, source) => {
+                if let Party::There(remote) = &mut self.parties[number] {
+                    remote.attend(source, &mut events);
                 }
+                self.news.extend(events.into_iter().map(|event| (number, event)));
             }
+            Source::Stdin => self.read_stdin(),
             Source::Out => self.out.write(),
             Source::Err => self.err.write(),
         }
+        self.think();
     }
 
-    /// Reads what a process has sent, does it, and sends what there is to answer.
-    fn serve(&mut self, process: usize) {
-        let mut buffer = [0; 64 << 10];
-        self.answer(process);
-        // A process may send as fast as it is read; the others want their turn.
-        for _ in 0..64 {
-            let member = &mut self.members[process];
-            let Some(socket) = &member.socket else { return };
-            match rustix::net::recv(socket, &mut buffer, RecvFlags::DONTWAIT) {
-                Ok((read, _)) if read > 0 => member.lines.push(&buffer[..read]),
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => break,
-                Ok(_) | Err(_) => {
-                    member.socket = None;
-                    return;
-                }
-            }
-            loop {
-                match self.members[process].lines.next() {
-                    Ok(None) => break,
-                    Ok(Some(line)) => match self.server.line(process, &line) {
-                        Ok(actions) => actions.into_iter().for_each(|action| self.act(process, action)),
-                        Err(e) => return self.refuse(process, e),
-                    },
-                    Err(e) => return self.refuse(process, e),
-                }
-            }
-            if self.members[process].answers.len() >= ANSWERS_MAX {
-                break;
-            }
+    /// Gives an order to one party. What comes of it is thought about later.
+    fn order(&mut self, number: usize, order: Order) {
+        let mut events = Vec::new();
+        match &mut self.parties[number] {
+            Party::Here(crew) => crew.order(order, self.observer, &mut events),
+            Party::There(remote) => remote.order(order),
         }
-        self.answer(process);
+        self.news.extend(events.into_iter().map(|event| (number, event)));
+    }
+
+    fn order_all(&mut self, order: Order) {
+        (0..self.parties.len()).for_each(|number| self.order(number, order.clone()));
+    }
+
+    /// Thinks about all that was heard.
+    fn think(&mut self) {
+        while let Some((number, event)) = self.news.pop_front() {
+            self.heard(number, event);
+        }
+    }
+
+    fn heard(&mut self, number: usize, event: Event) {
+        match event {
+            Event::Ready => {
+                self.ready += 1;
+                if self.ready == self.parties.len() && self.ended.is_none() {
+                    self.going = true;
+                    for party in &mut self.parties {
+                        if let Party::There(remote) = party {
+                            remote.go();
+                        }
+                    }
+                }
+            }
+            Event::Started(pids) => {
+                let members = self.members.iter_mut().filter(|member| member.party == number);
+                for (member, pid) in members.zip(pids) {
+                    (member.pid, member.life) = (pid, Life::Running);
+                }
+                if number == 0 {
+                    self.stdin.iter_mut().for_each(|stdin| stdin.ready = true);
+                }
+            }
+            Event::Line { process, line } => match self.server.line(process, &line) {
+                Ok(actions) => actions.into_iter().for_each(|action| self.act(process, action)),
+                Err(e) => {
+                    self.order(number, Order::Refuse { process });
+                    self.garbage.push((process, e.to_string()));
+                    self.suspicion = true;
+                }
+            },
+            Event::Garbage { process, error } => {
+                self.garbage.push((process, error));
+                self.suspicion = true;
+            }
+            Event::Death { process, death, out_of_memory, doing } => {
+                self.members[process].life = Life::Dead { death, out_of_memory, doing };
+                self.suspicion |= self.is_failure(process, death);
+            }
+            Event::Output { stream: 0, bytes } => {
+                self.out.push(&bytes);
+                self.out.write();
+            }
+            Event::Output { bytes, .. } => {
+                self.err.push(&bytes);
+                self.err.write();
+            }
+            Event::Looked => {
+                if let Some(looking) = &mut self.looking {
+                    looking.waiting.retain(|waiting| *waiting != number);
+                }
+            }
+            Event::Rows { process, rows } => {
+                if let Some(report) = &mut self.report {
+                    report.rows[process] = Some(rows);
+                    if report.rows.iter().all(Option::is_some) {
+                        self.say_report();
+                    }
+                }
+            }
+            Event::Wait(longest) => {
+                self.waits[number] = longest;
+                self.look_for_hangs();
+            }
+            Event::Fed => self.stdin.iter_mut().for_each(|stdin| stdin.ready = true),
+            Event::Unread => self.stdin = None,
+            Event::Lost(why) | Event::Failed(why) => {
+                for member in self.members.iter_mut().filter(|member| member.party == number && !member.is_over()) {
+                    member.life = Life::Gone;
+                }
+                self.looking.iter_mut().for_each(|looking| looking.waiting.retain(|waiting| *waiting != number));
+                self.lost.push(why);
+                self.suspicion = true;
+            }
+            Event::Closed | Event::Pong => {}
+        }
     }
 
     fn act(&mut self, from: usize, action: Action) {
         match action {
-            Action::Send { to, line } => {
-                self.members[to].answers.extend(line.as_bytes());
-                if to != from {
-                    self.answer(to);
-                }
-            }
+            Action::Send { to, line } => self.order(self.members[to].party, Order::Send { process: to, line }),
             Action::Announced { pid, key, value } => {
-                let pid = pid.unwrap_or(self.members[from].child.id());
-                self.observer.announced(from, pid, &key, &value);
+                let order = Order::Announced { process: from, pid, key, value };
+                self.order(self.members[from].party, order);
             }
             Action::Abort(abort) => {
                 self.aborts.push((from, abort));
@@ -440,50 +471,39 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// A process has sent what no client sends; it gets no answer any more.
-    fn refuse(&mut self, process: usize, error: Error) {
-        self.members[process].socket = None;
-        self.garbage.push((process, error));
-        self.suspicion = true;
+    fn read_stdin(&mut self) {
+        let mut buffer = [0; 16 << 10];
+        let bytes = match rustix::io::read(io::stdin(), &mut buffer) {
+            Err(Errno::INTR | Errno::AGAIN) => return,
+            Ok(read) => &buffer[..read],
+            Err(_) => &[],
+        };
+        self.stdin.iter_mut().for_each(|stdin| stdin.ready = false);
+        if bytes.is_empty() {
+            self.stdin = None;
+        }
+        self.order(self.members[0].party, Order::Input(bytes.to_vec()));
     }
 
-    fn answer(&mut self, process: usize) {
-        let Member { socket, answers, .. } = &mut self.members[process];
-        while let Some(socket) = socket.as_ref().filter(|_| !answers.is_empty()) {
-            match rustix::net::send(socket, answers.as_slices().0, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                Ok(sent) => drop(answers.drain(..sent)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
-                // It is ending; its death will tell more.
-                Err(_) => answers.clear(),
+    /// Tells the parties whether there is room for output.
+    fn hold(&mut self) {
+        for (stream, hold) in [self.out.is_full(), self.err.is_full()].into_iter().enumerate() {
+            if std::mem::replace(&mut self.held[stream], hold) != hold {
+                self.order_all(Order::Hold { stream, hold });
             }
         }
+        self.think();
     }
 
-    /// Learns how a process has died, if it has, and what it has said before.
-    fn bury(&mut self, process: usize) {
-        let member = &mut self.members[process];
-        member.death = Death::of(member.pid);
-        if let Some(death) = member.death {
-            self.serve(process);
-            self.suspicion |= self.is_failure(process, death);
-        }
-    }
-
-    /// Before a failure is judged: learns what else has happened, for one failure makes others and
-    /// they arrive together. Aborts are looked for, since they cause exits, and then deaths by
-    /// signal, since they cause aborts; other deaths can wait.
+    /// Before a failure is judged, see [`Order::LookAround`].
     fn look_around(&mut self) {
-        for process in 0..self.members.len() {
-            self.serve(process);
-        }
-        for process in 0..self.members.len() {
-            let Member { death, pid, .. } = self.members[process];
-            if death.is_none() && matches!(Death::of(pid), Some(Death::Signal { .. })) {
-                self.bury(process);
-            }
-        }
-        self.suspicion = false;
+        let waiting = (0..self.parties.len()).filter(|number| match &self.parties[*number] {
+            Party::Here(_) => true,
+            Party::There(remote) => remote.is_running(),
+        });
+        self.looking = Some(Looking { waiting: waiting.collect(), until: Instant::now() + PATIENCE });
+        self.order_all(Order::LookAround);
+        self.think();
     }
 
     /// Finds the failure that ends the job, if there is one.
@@ -491,11 +511,20 @@ impl<'a> Job<'a> {
         if self.ended.is_some() {
             return;
         }
-        let deaths = || self.members.iter().enumerate().filter_map(|(p, member)| Some((p, member.death?)));
+        let deaths = || self.members.iter().enumerate().filter_map(|(p, member)| Some((p, member.death()?)));
         let aborted = |process: usize| self.aborts.iter().any(|(by, _)| *by == process);
         let killed = deaths().find(|(p, death)| matches!(death, Death::Signal { .. }) && !aborted(*p));
         if let Some((process, death)) = killed {
             return self.fail_by_death(process, death);
+        }
+        // The processes of other hosts complain when one is gone.
+        if let Some(why) = self.lost.first() {
+            let why = why.clone();
+            if !self.going {
+                self.cannot = Some(Error::new(&why));
+                return self.fail(2, None, None);
+            }
+            return self.fail(1, Some(format!("partage: {}", Error::new(why))), None);
         }
         if let Some((process, abort)) = self.aborts.first().cloned() {
             return self.fail_by_abort(process, abort);
@@ -516,16 +545,16 @@ impl<'a> Job<'a> {
     }
 
     fn fail_by_death(&mut self, process: usize, death: Death) {
-        let (who, ranks) = (self.who(process), self.members[process].ranks.clone());
+        let (who, member) = (self.who(process), &self.members[process]);
+        let Life::Dead { out_of_memory, doing, .. } = &member.life else { return };
         let takes_part = self.server.takes_part(process);
         let what = match death {
-            Death::Signal { number, core } => verdict::killed(&ranks, number, core, OomKills::now().since(self.oom)),
+            Death::Signal { number, core } => verdict::killed(&member.ranks, number, core, *out_of_memory),
             Death::Exit(code) if takes_part => format!("exited with code {code} before the job was over"),
             Death::Exit(0) => "exited with code 0 while others wait for it".into(),
             Death::Exit(code) => format!("exited with code {code}"),
         };
-        let doing = if takes_part { self.observer.doing(process) } else { None };
-        let doing = verdict::doing(&ranks, doing);
+        let doing = verdict::doing(&member.ranks, doing.clone().filter(|_| takes_part));
         self.fail(death.code(), Some(format!("partage: {who} {what}{doing}")), None);
     }
 
@@ -548,31 +577,30 @@ impl<'a> Job<'a> {
         if let Some(why) = &why {
             self.err.push_line(why);
         }
-        self.ended = Some(Ended { code, why });
-        for (process, member) in self.members.iter().enumerate() {
-            if spare != Some(process) {
-                let _ = kill_process_group(member.pid, Signal::TERM);
-            }
-        }
-        self.kill_at = Some(Instant::now() + GRACE);
+        self.end_with(Ended { code, why }, GRACE);
+        self.order_all(Order::Signal { signal: Signal::TERM.as_raw(), spare });
         self.err.write();
     }
 
+    fn end_with(&mut self, ended: Ended, grace: Duration) {
+        self.ended = Some(ended);
+        self.kill_at = Some(Instant::now() + grace);
+        if !self.going {
+            self.members.iter_mut().for_each(|member| member.life = Life::Gone);
+        }
+    }
+
     fn signalled(&mut self, at: usize) {
-        let (signal, _, stream) = &self.signals.0[at];
-        let signal = *signal;
-        let mut buffer = [0; 64];
-        let Ok((count, _)) = rustix::net::recv(stream, &mut buffer, RecvFlags::DONTWAIT) else { return };
+        let Some((signal, count)) = self.signals.take(at) else { return };
         if signal == Signal::QUIT {
             return self.report();
         }
-        self.signal_all(signal);
+        self.order_all(Order::Signal { signal: signal.as_raw(), spare: None });
         if [Signal::INT, Signal::TERM, Signal::HUP].contains(&signal) {
             if self.ended.is_none() {
                 let why = format!("partage: interrupted by {}", verdict::signal_name(signal.as_raw()));
                 self.err.push_line(&why);
-                self.ended = Some(Ended { code: 128 + signal.as_raw(), why: Some(why) });
-                self.kill_at = Some(Instant::now() + GRACE_INTERRUPTED);
+                self.end_with(Ended { code: 128 + signal.as_raw(), why: Some(why) }, GRACE_INTERRUPTED);
             }
             if signal == Signal::INT {
                 self.interrupts += count;
@@ -580,7 +608,7 @@ impl<'a> Job<'a> {
             if self.interrupts > 1 {
                 self.kill_at = self.kill_at.map(|_| Instant::now());
             }
-            if self.closed {
+            if self.closed.is_some() {
                 self.out.discard();
                 self.err.discard();
             }
@@ -588,12 +616,21 @@ impl<'a> Job<'a> {
     }
 
     fn until_clock(&self) -> Option<Duration> {
-        let timeout = self.spec.timeout.filter(|_| self.ended.is_none());
-        let timeout = timeout.and_then(|timeout| self.started.checked_add(timeout));
-        let hangs = self.spec.hang_after.is_some() && self.ended.is_none();
-        let tick = (hangs || self.feed.is_some()).then_some(self.next_tick);
-        let next = [timeout, tick, self.kill_at, self.leave_at].into_iter().flatten().min()?;
-        Some(next.saturating_duration_since(Instant::now()))
+        let now = Instant::now();
+        let next = if let Some(until) = self.closed {
+            (!self.parties_are_done()).then_some(until)
+        } else {
+            let timeout = self.spec.timeout.filter(|_| self.ended.is_none());
+            let timeout = timeout.and_then(|timeout| self.started.checked_add(timeout));
+            let hangs = self.spec.hang_after.is_some() && self.ended.is_none();
+            let tick = (hangs || self.stdin.as_ref().is_some_and(|stdin| stdin.terminal)).then_some(self.next_tick);
+            let ping = self.spec.hosts.as_ref().map(|_| self.next_ping);
+            let report = self.report.as_ref().map(|report| report.until);
+            let looking = self.looking.as_ref().map(|looking| looking.until);
+            let times = [timeout, tick, ping, report, looking, self.kill_at, self.leave_at];
+            times.into_iter().flatten().min()
+        };
+        Some(next?.saturating_duration_since(now))
     }
 
     /// Does what it is time for.
@@ -604,251 +641,87 @@ impl<'a> Job<'a> {
                 let why = format!("partage: the job did not end within {} s", timeout.as_secs_f64());
                 self.fail(124, Some(why), None);
                 self.report();
-            } else if let Some(limit) = self.spec.hang_after.filter(|_| now >= self.next_tick) {
-                let hangs = self.observer.longest_wait().is_some_and(|wait| wait >= limit);
-                if hangs && !self.hang_reported {
-                    let limit = limit.as_secs_f64();
-                    self.err.push_line(&format!("partage: a rank has been waiting for {limit} s in one call"));
-                    self.report();
-                }
-                self.hang_reported = hangs;
+            } else if self.spec.hang_after.is_some() && now >= self.next_tick {
+                self.order_all(Order::AskWait);
             }
         }
         if now >= self.next_tick {
             self.next_tick = now + TICK;
         }
+        if now >= self.next_ping {
+            self.next_ping = now + PING;
+            for (number, party) in self.parties.iter_mut().enumerate() {
+                if let Party::There(remote) = party {
+                    let mut events = Vec::new();
+                    remote.ping(&mut events);
+                    self.news.extend(events.into_iter().map(|event| (number, event)));
+                }
+            }
+        }
+        if self.report.as_ref().is_some_and(|report| now >= report.until) {
+            self.say_report();
+        }
         if self.kill_at.is_some_and(|at| now >= at) {
             self.kill_at = None;
             self.leave_at = Some(now + GRACE_KILLED);
-            self.signal_all(Signal::KILL);
+            self.order_all(Order::Signal { signal: Signal::KILL.as_raw(), spare: None });
+        }
+        self.think();
+    }
+
+    fn look_for_hangs(&mut self) {
+        let Some(limit) = self.spec.hang_after.filter(|_| self.ended.is_none()) else { return };
+        let hangs = self.waits.iter().flatten().any(|wait| *wait >= limit);
+        if hangs && !std::mem::replace(&mut self.hang_reported, hangs) {
+            let limit = limit.as_secs_f64();
+            self.err.push_line(&format!("partage: a rank has been waiting for {limit} s in one call"));
+            self.report();
+        }
+        self.hang_reported = hangs;
+    }
+
+    /// Asks all what their ranks are doing, and says it when all have answered or it takes too long.
+    fn report(&mut self) {
+        if self.report.is_none() {
+            let rows = self.members.iter().map(|_| None).collect();
+            self.report = Some(Report { rows, until: Instant::now() + PATIENCE });
+            self.order_all(Order::AskRows);
+            self.think();
         }
     }
 
-    fn report(&mut self) {
+    fn say_report(&mut self) {
+        let Some(report) = self.report.take() else { return };
+        let mut rows = Vec::with_capacity(self.spec.ranks);
+        for (member, told) in self.members.iter().zip(report.rows) {
+            let unknown = Row { text: format!("not known: {} does not answer", member.host), waiting: None };
+            let told = told.into_iter().flatten().chain(std::iter::repeat(unknown));
+            rows.extend(told.take(member.ranks.len()));
+        }
         let nothing = || "partage: the ranks have not told what they are doing".to_owned();
-        self.err.push_line(&self.observer.report().unwrap_or_else(nothing));
+        self.err.push_line(&self.observer.report(&rows).unwrap_or_else(nothing));
         self.err.write();
     }
 
-    /// No process is left, or none that dies: kills what they have started and takes what they
-    /// have written.
-    fn close(&mut self) {
-        self.closed = true;
-        self.signal_all(Signal::KILL);
-        for member in &mut self.members {
-            for (stream, sink) in member.streams.iter_mut().zip([&mut self.out, &mut self.err]) {
-                stream.take().into_iter().for_each(|stream| stream.finish(sink));
-            }
-        }
+    /// No process is left, or none that dies: has what they have started killed and what they have written passed on.
+    fn close(&mut self, left: bool) {
+        self.say_report();
+        self.closed = Some(Instant::now() + GRACE_AGENT);
+        self.order_all(Order::End { left });
+        self.think();
     }
 
-    /// To all process groups. Those of dead processes are still theirs, see [`Death::of`].
-    fn signal_all(&self, signal: Signal) {
-        for member in &self.members {
-            let _ = kill_process_group(member.pid, signal);
-        }
+    fn parties_are_done(&self) -> bool {
+        let late = self.closed.is_some_and(|until| Instant::now() >= until);
+        late || self.parties.iter().all(|party| match party {
+            Party::Here(_) => true,
+            Party::There(remote) => remote.is_done(),
+        })
     }
 
     /// `rank 3 on vm (pid 123)`.
     fn who(&self, process: usize) -> String {
-        let member = &self.members[process];
-        format!("{} on {} (pid {})", verdict::name(&member.ranks), self.host, member.child.id())
-    }
-}
-
-impl Drop for Job<'_> {
-    fn drop(&mut self) {
-        self.signal_all(Signal::KILL);
-        let left = self.leave_at.is_some_and(|at| Instant::now() >= at);
-        for member in &mut self.members {
-            // A killed process that the kernel does not let die would keep us here.
-            let _ = if left { member.child.try_wait().map(drop) } else { member.child.wait().map(drop) };
-        }
-    }
-}
-
-/// From the terminal that is the launcher's standard input to the process of rank 0.
-struct Feed {
-    pipe: OwnedFd,
-    queue: Vec<u8>,
-}
-
-impl Feed {
-    fn new(pipe: OwnedFd) -> io::Result<Feed> {
-        rustix::io::ioctl_fionbio(&pipe, true)?;
-        Ok(Feed { pipe, queue: Vec::new() })
-    }
-
-    /// A launcher in the background must not read, or it would be stopped.
-    fn may_read(&self) -> bool {
-        rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|group| group == rustix::process::getpgrp())
-    }
-
-    /// Passes on what there is. False: the input has ended, or nobody reads it.
-    fn pass(&mut self, readable: bool) -> bool {
-        if readable {
-            let mut buffer = [0; 4096];
-            match rustix::io::read(io::stdin(), &mut buffer) {
-                Ok(0) => return false,
-                Ok(read) => self.queue.extend_from_slice(&buffer[..read]),
-                Err(Errno::INTR | Errno::AGAIN) => return true,
-                Err(_) => return false,
-            }
-        }
-        // Nothing was asked of the pipe, so it has woken us because its reader is gone.
-        if self.queue.is_empty() {
-            return false;
-        }
-        match rustix::io::write(&self.pipe, &self.queue) {
-            Ok(written) => {
-                self.queue.drain(..written);
-                true
-            }
-            Err(Errno::INTR | Errno::AGAIN) => true,
-            Err(_) => false,
-        }
-    }
-}
-
-/// The signals that the launcher takes, each with a socket that it makes readable.
-struct Signals(Vec<(Signal, SigId, UnixStream)>);
-
-impl Signals {
-    fn register() -> io::Result<Signals> {
-        let mut signals = Signals(Vec::new());
-        let passed = [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR1, Signal::USR2, Signal::CONT];
-        for signal in passed.into_iter().chain([Signal::QUIT]) {
-            let (ours, theirs) = UnixStream::pair()?;
-            signals.0.push((signal, pipe::register(signal.as_raw(), theirs)?, ours));
-        }
-        Ok(signals)
-    }
-}
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        for (_, id, _) in &self.0 {
-            unregister(*id);
-        }
-    }
-}
-
-/// `[0-3] ` or `[5] `.
-fn label(ranks: &Range<usize>) -> String {
-    match ranks.len() {
-        1 => format!("[{}] ", ranks.start),
-        _ => format!("[{}-{}] ", ranks.start, ranks.end - 1),
-    }
-}
-
-/// Finds what is wrong with a job before anything of it is started, and where its program is.
-fn validate(spec: &Spec) -> Result<PathBuf, Error> {
-    let Spec { ranks, procs, .. } = *spec;
-    let complaint = if ranks == 0 {
-        Some("-n 0: a job has at least one rank".to_owned())
-    } else if procs == 0 {
-        Some("a job has at least one process".to_owned())
-    } else if procs > ranks {
-        Some(format!("{procs} processes for {ranks} ranks: a process has at least one rank"))
-    } else if ranks > RANKS_MAX {
-        Some(format!("-n {ranks}: a job on one host has at most {RANKS_MAX} ranks"))
-    } else {
-        let needed = 64 + procs * if spec.label && !spec.quiet_output { 4 } else { 2 };
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        limit.filter(|limit| needed as u64 > *limit).map(|limit| {
-            format!("{procs} processes need about {needed} descriptors, but only {limit} are allowed (ulimit -n)")
-        })
-    };
-    match complaint {
-        Some(complaint) => Err(Error::new(complaint)),
-        None => find(&spec.program, std::env::var_os("PATH").as_deref()),
-    }
-}
-
-/// The file that `execvp` would start as `program`.
-fn find(program: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Error> {
-    let name = program.display();
-    if program.is_empty() {
-        return Err(Error::new("no program given"));
-    }
-    if program.as_bytes().contains(&b'/') {
-        let file = PathBuf::from(program);
-        return match usable(&file) {
-            Ok(()) => Ok(file),
-            Err(why) => Err(Error::new(format!("`{name}` {why}"))),
-        };
-    }
-    let mut found = None;
-    for directory in std::env::split_paths(path.unwrap_or(OsStr::new("/bin:/usr/bin"))) {
-        // An empty entry is the current directory.
-        let file =
-            if directory.as_os_str().is_empty() { Path::new(".").join(program) } else { directory.join(program) };
-        match usable(&file) {
-            Ok(()) => return Ok(file),
-            Err(_) if !file.exists() => {}
-            Err(why) => found = found.or(Some(format!("`{}` {why}", file.display()))),
-        }
-    }
-    let here = Path::new(program).is_file();
-    let hint = if here { format!("; did you mean `./{name}`?") } else { String::new() };
-    Err(Error::new(found.unwrap_or(format!("`{name}` is not in any directory of PATH{hint}"))))
-}
-
-fn usable(file: &Path) -> Result<(), String> {
-    match std::fs::metadata(file) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Err("does not exist".into()),
-        Err(e) => Err(format!("cannot be started: {e}")),
-        Ok(meta) if meta.is_dir() => Err("is a directory, not a program".into()),
-        Ok(_) if rustix::fs::access(file, Access::EXEC_OK).is_err() => Err("is not executable".into()),
-        Ok(_) => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_are_contiguous_and_even() {
-        for ranks in 1..40 {
-            for procs in 1..=ranks {
-                let all: Vec<Range<usize>> = (0..procs).map(|p| ranks_of(p, ranks, procs)).collect();
-                assert_eq!(all.iter().cloned().flatten().collect::<Vec<_>>(), (0..ranks).collect::<Vec<_>>());
-                assert!(all.windows(2).all(|w| w[0].len() == w[1].len() || w[0].len() == w[1].len() + 1));
-                assert!(all[0].len() - all[procs - 1].len() <= 1);
-            }
-        }
-        assert_eq!(ranks_of(1, 7, 3), 3..5);
-    }
-
-    #[test]
-    fn labels() {
-        assert_eq!((label(&(0..4)).as_str(), label(&(5..6)).as_str()), ("[0-3] ", "[5] "));
-    }
-
-    #[test]
-    fn impossible_jobs() {
-        let complaint = |ranks, procs| validate(&Spec { procs, ..Spec::new("true", ranks) }).unwrap_err().to_string();
-        assert_eq!(complaint(0, 1), "-n 0: a job has at least one rank");
-        assert_eq!(complaint(2, 0), "a job has at least one process");
-        assert_eq!(complaint(2, 3), "3 processes for 2 ranks: a process has at least one rank");
-        assert!(complaint(1_000_000, 1).starts_with("-n 1000000: "));
-        assert!(validate(&Spec::new("true", 2)).unwrap().is_absolute());
-    }
-
-    #[test]
-    fn programs_that_cannot_be_started() {
-        let complaint =
-            |program: &str, path: &str| find(program.as_ref(), Some(path.as_ref())).unwrap_err().to_string();
-        assert_eq!(complaint("", "/bin"), "no program given");
-        assert_eq!(complaint("no-such-program", "/bin::"), "`no-such-program` is not in any directory of PATH");
-        assert_eq!(complaint("./no-such-program", "/bin"), "`./no-such-program` does not exist");
-        assert_eq!(complaint("/", "/bin"), "`/` is a directory, not a program");
-        assert_eq!(complaint("./Cargo.toml", "/bin"), "`./Cargo.toml` is not executable");
-        assert_eq!(complaint("Cargo.toml", "/bin:."), "`./Cargo.toml` is not executable");
-        assert!(complaint("Cargo.toml", "/bin").ends_with("did you mean `./Cargo.toml`?"));
-        assert!(complaint("src", "/bin:.").ends_with("is a directory, not a program"));
-        assert!(complaint("Cargo.toml/x", "").starts_with("`Cargo.toml/x` cannot be started"));
-        assert_eq!(find("sh".as_ref(), None).unwrap().file_name(), Some("sh".as_ref()));
+        let Member { ranks, host, pid, .. } = &self.members[process];
+        format!("{} on {host} (pid {pid})", verdict::name(ranks))
     }
 }

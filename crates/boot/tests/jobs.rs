@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use partage_boot::{Boot, Ended, Error, Input, Kind, Observer, Spec, launch};
+use partage_boot::{Boot, Ended, Error, Input, Kind, Observer, Row, Spec, launch};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGPIPE, SIGTERM};
@@ -277,7 +277,7 @@ fn a_hang_is_reported_once_and_the_job_goes_on() {
             self.asked += 1;
             Some(Duration::from_secs(if self.asked == 3 { 0 } else { 60 }))
         }
-        fn report(&mut self) -> Option<String> {
+        fn report(&mut self, _: &[Row]) -> Option<String> {
             self.reports += 1;
             None
         }
@@ -485,7 +485,7 @@ fn blob(process: usize, round: usize) -> Vec<u8> {
 struct Nobody;
 
 impl Observer for Nobody {
-    fn report(&mut self) -> Option<String> {
+    fn report(&mut self, _: &[Row]) -> Option<String> {
         Some("the report".into())
     }
 }

@@ -17,7 +17,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 14] = [
+const TABLE: [(&str, &str, &str); 15] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -34,6 +34,11 @@ const TABLE: [(&str, &str, &str); 14] = [
     ("PARTAGE_HANG_AFTER", "never", "seconds of waiting in one call after which a report says where the ranks are"),
     ("PARTAGE_TIMEOUT", "never", "seconds after which a job is ended, with that report"),
     ("PARTAGE_TEST", "threads", "how partage::test runs ranks: threads, procs, or procs=N processes"),
+    (
+        "PARTAGE_NODE",
+        "the host",
+        "name of the node that this process is on; `partage run --hosts` sets it to the host's",
+    ),
     ("PARTAGE_PROTOCOL", "none", "set by `partage run`: the version of its protocol"),
     ("PARTAGE_LAUNCHER", "none", "set by `partage run`: its process"),
 ];
