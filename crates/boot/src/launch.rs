@@ -101,7 +101,7 @@ struct Job<'a> {
 /// The processes of one host.
 enum Party {
     Here(Crew),
-    There(Remote),
+    There(Box<Remote>),
 }
 
 struct Member {
@@ -249,7 +249,7 @@ impl<'a> Job<'a> {
             Some(hosts) => {
                 Spec::room_for(2 * hosts.names.len(), false)?;
                 for (host, share) in shares.into_iter().enumerate() {
-                    job.parties.push(Party::There(Remote::start(spec, hosts, host, share)?));
+                    job.parties.push(Party::There(Box::new(Remote::start(spec, hosts, host, share)?)));
                 }
                 job.stdin = (spec.stdin == Input::ToRankZero).then_some(Keyboard { ready: false, terminal });
             }
