@@ -1,6 +1,7 @@
 //! Starts one process of a job, or a remote shell.
 //!
-//! Guaranteed: a process of a job leads its own process group, has exactly one descriptor more than the
+//! Guaranteed: a process of a job leads its own process group, is killed by the kernel when the
+//! thread that started it dies (what it has started itself is not), has exactly one descriptor more than the
 //! standard ones from here (the socket that `PMI_FD` names), and sees no variable of a job that
 //! the launcher itself may be part of. Every descriptor made here closes on exec in every other
 //! process, also in those that other threads start meanwhile. Not contained: what happens to it
@@ -13,9 +14,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use rustix::io::FdFlags;
+use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::{PROTOCOL, Spec, ranks_of};
 
@@ -54,18 +55,23 @@ pub(crate) fn spawn(spec: &Spec, program: &Path, process: usize, stdin: Stdio, p
         ("PMI_SIZE", spec.procs.to_string()),
         ("PARTAGE_PROTOCOL", PROTOCOL.to_string()),
         ("PARTAGE_THREADS", ranks.len().to_string()),
-        ("PARTAGE_LAUNCHER", std::process::id().to_string()),
     ] {
         command.env(name, value);
     }
-    let keep = move || Ok(rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?);
+    let parent = rustix::process::getpid();
+    let prepare = move || {
+        rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // Too late for the signal, if it has died before.
+        if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
+    };
     // SAFETY: `pre_exec` requires that the closure is sound to run between fork and exec of a
-    // process that may have other threads: it makes one fcntl system call, on a descriptor that
-    // it owns; it neither allocates nor locks, touches no memory that another thread may have
+    // process that may have other threads: it makes a few system calls, one of them on a descriptor
+    // that it owns; it neither allocates nor locks, touches no memory that another thread may have
     // left half-changed, and does not panic. The error it may return is an errno, made and read
     // without allocation. `theirs` is closed in this process when `command` is dropped below, and
     // in the child never, as exec drops nothing.
-    unsafe { command.pre_exec(keep) };
+    unsafe { command.pre_exec(prepare) };
     let child = command.spawn()?;
     drop(command);
 
@@ -100,6 +106,5 @@ fn watched(mut child: Child) -> io::Result<(Child, Pid, OwnedFd)> {
 pub(crate) fn is_of_a_job(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     [&b"PMI_"[..], b"PMIX_", b"OMPI_COMM_WORLD_"].iter().any(|prefix| name.starts_with(prefix))
-        || [&b"PARTAGE_PROTOCOL"[..], b"PARTAGE_THREADS", b"PARTAGE_LAUNCHER", b"PARTAGE_BOOT", b"PARTAGE_CALL"]
-            .contains(&name)
+        || [&b"PARTAGE_PROTOCOL"[..], b"PARTAGE_THREADS", b"PARTAGE_BOOT", b"PARTAGE_CALL"].contains(&name)
 }

@@ -302,6 +302,20 @@ fn processes_notice_that_their_launcher_is_gone() {
 }
 
 #[test]
+fn programs_that_know_nothing_of_us_die_with_the_launcher() {
+    let script = "echo pid $$; echo running; exec sleep 600";
+    let mut launcher = launcher("label", "sh", &[("BOOT_TEST_SCRIPT", script)]);
+    let mut out = BufReader::new(launcher.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut pids: Vec<i32> = Vec::new();
+    while pids.len() < 2 {
+        pids.extend(out.next().unwrap().split_once("pid ").map(|(_, pid)| pid.parse::<i32>().unwrap()));
+    }
+    send(&launcher, Signal::KILL);
+    launcher.wait().unwrap();
+    pids.iter().for_each(|pid| eventually(|| state_of(*pid).is_none_or(|state| state == 'Z')));
+}
+
+#[test]
 fn nothing_is_left_behind() {
     let output = launcher("leak", "killed", &[]).wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", texts(&output).1);
@@ -454,6 +468,12 @@ fn be_a_launcher() -> ! {
     if inner == "sh" {
         spec.program = "sh".into();
         spec.args = vec!["-c".into(), std::env::var_os("BOOT_TEST_SCRIPT").unwrap()];
+    }
+    if inner == "lifeline" {
+        // Not a child of the launcher itself: that would be killed with it.
+        let shell = ["-c", r#""$0" "$@"; exit $?"#].map(OsString::from);
+        let program = std::mem::replace(&mut spec.program, "sh".into());
+        spec.args = shell.into_iter().chain([program]).chain(spec.args).collect();
     }
     spec.label = has("label");
     spec.quiet_output = has("quiet");

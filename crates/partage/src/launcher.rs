@@ -4,7 +4,6 @@ use crate::report;
 use partage_boot::{Ended, Error, Observer, Row, Spec, ranks_of};
 use partage_conduit::record::Doing;
 use partage_conduit::shm::Peek;
-use rustix::process::{Pid, Signal};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -96,15 +95,5 @@ impl Observer for Eye {
         let of = |process| std::iter::repeat_n(self.spec.host_of(process), self.ranks_of(process).len());
         let hosts: Vec<Option<&str>> = (0..self.spec.procs).flat_map(of).collect();
         Some(report::table(rows, &hosts))
-    }
-}
-
-/// Asks the kernel to end this process with its launcher, also when this process is stopped. Only where the launcher is
-/// the parent; else the watching thread notices.
-pub(crate) fn die_with_launcher() {
-    let launcher = std::env::var("PARTAGE_LAUNCHER").ok().and_then(|p| p.parse::<i32>().ok());
-    let parent = rustix::process::getppid().map(Pid::as_raw_pid);
-    if launcher.is_some() && launcher == parent {
-        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     }
 }

@@ -17,7 +17,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 15] = [
+const TABLE: [(&str, &str, &str); 14] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -40,7 +40,6 @@ const TABLE: [(&str, &str, &str); 15] = [
         "name of the node that this process is on; `partage run --hosts` sets it to the host's",
     ),
     ("PARTAGE_PROTOCOL", "none", "set by `partage run`: the version of its protocol"),
-    ("PARTAGE_LAUNCHER", "none", "set by `partage run`: its process"),
 ];
 /// Set by us for processes that we re-execute.
 pub(crate) const CALL: &str = "PARTAGE_CALL";
