@@ -6,8 +6,8 @@ mod common;
 use common::*;
 use partage_boot::Boot;
 use std::io::Write;
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Across hosts a job ends within two seconds of a failure; more for busy machines.
@@ -118,7 +118,7 @@ fn a_lot_of_output_is_not_lost() {
 #[test]
 fn output_that_nobody_reads_for_a_while() {
     let rsh = exec();
-    let mut command = std::process::Command::new(partage());
+    let mut command = Command::new(partage());
     command.args(["run", "--hosts", "a,b", "--rsh"]).arg(&rsh.path).args([
         "-n",
         "2",
@@ -370,4 +370,71 @@ fn nonsense_from_an_agent() {
         let ended = nonsense.run("b", &["-n", "2", "true"]).end();
         ended.failed(2, &["the connection to host b was lost (a frame "]);
     }
+}
+
+/// Hosts made of network namespaces, removed in the end.
+struct Namespaces {
+    prefix: String,
+}
+
+impl Namespaces {
+    /// An error says why there are none.
+    fn up() -> Result<Namespaces, String> {
+        let namespaces = Namespaces { prefix: format!("partage-test-{}-", unique()) };
+        let output = namespaces.ci("netns").arg("up").output().unwrap();
+        match output.status.success() {
+            true => Ok(namespaces),
+            false => Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned()),
+        }
+    }
+
+    fn ci(&self, script: &str) -> Command {
+        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ci").join(script));
+        command.env("NETNS_PREFIX", &self.prefix);
+        command
+    }
+
+    /// `partage run` over them; arguments to come.
+    fn run(&self, options: &[&str]) -> Start {
+        let hosts = format!("{0}1,{0}2", self.prefix);
+        run(&["--rsh", "ip netns exec", "--hosts", &hosts]).args(options)
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        let _ = self.ci("netns").arg("down").output();
+    }
+}
+
+#[test]
+fn network_namespaces() {
+    let namespaces = match Namespaces::up() {
+        Ok(namespaces) => namespaces,
+        Err(why) => return skipped(&format!("no network namespaces: {why}")),
+    };
+    let prefix = &namespaces.prefix;
+    let script = r#"echo "$PARTAGE_NODE $(ip -4 -o addr show eth0 | awk '{ print $4 }')""#;
+    let ended = namespaces.run(&["-n", "2", "sh", "-c", script]).end();
+    let expect = [format!("{prefix}1 10.77.0.1/24"), format!("{prefix}2 10.77.0.2/24")];
+    assert_eq!(sorted(ended.succeeded()), expect);
+
+    let ended = namespaces.run(&["-n", "5"]).arg(this_program()).args(RANKS).env("CASE", "boot").end();
+    assert_eq!((ended.code, ended.out.matches("exchanged\n").count()), (0, 5), "{ended:#?}");
+
+    let running = namespaces.run(&["-n", "4"]).arg(this_program()).args(RANKS).env("CASE", "wait").start();
+    running.out_says(|text| text.matches("ready\n").count() == 4);
+    kill(processes_of(&running, "3"), libc::SIGKILL);
+    let killed = Instant::now();
+    let ended = running.wait();
+    assert!(killed.elapsed() < SOON_ACROSS);
+    ended.failed(137, &[&format!("rank 3 on {prefix}2 (pid "), "was killed by SIGKILL"]);
+
+    if !installed("mpirun.mpich") {
+        return skipped("mpirun.mpich is not installed");
+    }
+    let output = namespaces.ci("netns-mpirun").args(["4", "sh", "-c", script]).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{output:#?}");
+    let out = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(sorted(&out), [&expect[0], &expect[0], &expect[1], &expect[1]]);
 }
