@@ -188,7 +188,7 @@ impl Agent {
 
 /// Whether a variable belongs to a host, or to a login on it, so that it does not go with a job to another one.
 pub(crate) fn is_of_a_host(name: &[u8]) -> bool {
-    let prefixes = [&b"SSH_"[..], b"XDG_", b"DBUS_", b"SYSTEMD_", b"LC_TERMINAL", b"GPG_"];
+    let prefixes = [&b"SSH_"[..], b"XDG_", b"DBUS_", b"SYSTEMD_", b"GPG_"];
     let names = [
         &b"HOSTNAME"[..],
         b"HOST",

@@ -101,13 +101,15 @@ pub(crate) struct Channel {
     to: Option<OwnedFd>,
     frames: Frames,
     queue: Vec<u8>,
+    /// How much of the queue is written already.
+    written: usize,
 }
 
 impl Channel {
     pub(crate) fn new(from: OwnedFd, to: OwnedFd) -> io::Result<Channel> {
         rustix::io::ioctl_fionbio(&from, true)?;
         rustix::io::ioctl_fionbio(&to, true)?;
-        Ok(Channel { from, open: true, to: Some(to), frames: Frames::default(), queue: Vec::new() })
+        Ok(Channel { from, open: true, to: Some(to), frames: Frames::default(), queue: Vec::new(), written: 0 })
     }
 
     /// To poll for reading.
@@ -117,12 +119,12 @@ impl Channel {
 
     /// To poll for writing, when something is queued.
     pub(crate) fn to(&self) -> Option<&OwnedFd> {
-        self.to.as_ref().filter(|_| !self.queue.is_empty())
+        self.to.as_ref().filter(|_| self.queued() > 0)
     }
 
     /// How much is queued.
     pub(crate) fn queued(&self) -> usize {
-        self.queue.len()
+        self.queue.len() - self.written
     }
 
     pub(crate) fn say(&mut self, message: &impl Message) {
@@ -137,16 +139,19 @@ impl Channel {
 
     /// Writes what the descriptor takes. False: nobody reads it.
     pub(crate) fn write(&mut self) -> bool {
-        let mut written = 0;
-        while let Some(to) = self.to.as_ref().filter(|_| written < self.queue.len()) {
-            match rustix::io::write(to, &self.queue[written..]) {
-                Ok(count) => written += count,
+        while let Some(to) = self.to.as_ref().filter(|_| self.queued() > 0) {
+            match rustix::io::write(to, &self.queue[self.written..]) {
+                Ok(count) => self.written += count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(_) => self.hang_up(),
             }
         }
-        self.queue.drain(..written.min(self.queue.len()));
+        // Not at every write, for what remains is moved.
+        if 2 * self.written >= self.queue.len() {
+            self.queue.drain(..self.written);
+            self.written = 0;
+        }
         self.to.is_some()
     }
 
@@ -154,6 +159,7 @@ impl Channel {
     pub(crate) fn hang_up(&mut self) {
         self.to = None;
         self.queue.clear();
+        self.written = 0;
     }
 
     /// Whether anything more may come.

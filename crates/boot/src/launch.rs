@@ -247,7 +247,7 @@ impl<'a> Job<'a> {
                 job.going = true;
             }
             Some(hosts) => {
-                Spec::room_for(2 * hosts.names.len(), false)?;
+                Spec::room_for(hosts.names.len(), true)?;
                 for (host, share) in shares.into_iter().enumerate() {
                     job.parties.push(Party::There(Box::new(Remote::start(spec, hosts, host, share)?)));
                 }
@@ -261,7 +261,8 @@ impl<'a> Job<'a> {
     fn run(mut self) -> Result<Ended, Error> {
         loop {
             let left = self.leave_at.is_some_and(|at| Instant::now() >= at);
-            if self.closed.is_none() && (left || self.members.iter().all(Member::is_over)) {
+            let over = self.looking.is_none() && self.members.iter().all(Member::is_over);
+            if self.closed.is_none() && (left || over) {
                 self.close(left);
             }
             if self.closed.is_some() && self.parties_are_done() && self.out.is_empty() && self.err.is_empty() {
@@ -446,12 +447,17 @@ impl<'a> Job<'a> {
             Event::Fed => self.stdin.iter_mut().for_each(|stdin| stdin.ready = true),
             Event::Unread => self.stdin = None,
             Event::Lost(why) | Event::Failed(why) => {
-                for member in self.members.iter_mut().filter(|member| member.party == number && !member.is_over()) {
-                    member.life = Life::Gone;
-                }
                 self.looking.iter_mut().for_each(|looking| looking.waiting.retain(|waiting| *waiting != number));
-                self.lost.push(why);
-                self.suspicion = true;
+                let unfinished = |member: &&mut Member| member.party == number && !member.is_over();
+                let mut missed = false;
+                for member in self.members.iter_mut().filter(unfinished) {
+                    member.life = Life::Gone;
+                    missed = true;
+                }
+                if missed {
+                    self.lost.push(why);
+                    self.suspicion = true;
+                }
             }
             Event::Closed | Event::Pong => {}
         }

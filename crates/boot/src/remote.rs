@@ -59,8 +59,10 @@ pub(crate) struct Remote {
 enum State {
     /// What has come before the hello.
     Greeting(Vec<u8>),
-    /// The agent has the plan and runs nothing yet.
+    /// The agent has the plan.
     Planned,
+    /// It has said that it can be carried out, and runs nothing yet.
+    Ready,
     Running,
     /// It has been told to end.
     Ending,
@@ -168,7 +170,7 @@ impl Remote {
                 }
                 self.say(&Command::Order(order));
             }
-            (State::Greeting(_) | State::Planned, Order::End { .. }) => {
+            (State::Greeting(_) | State::Planned | State::Ready, Order::End { .. }) => {
                 self.state = State::Ending;
                 self.channel.hang_up();
                 let _ = kill_process_group(self.pid, Signal::TERM);
@@ -234,15 +236,20 @@ impl Remote {
                 return Err(Error::new("it speaks of processes that are not its own"));
             }
             match event {
-                Event::Pong => {}
+                Event::Ready if matches!(self.state, State::Planned) => {
+                    self.state = State::Ready;
+                    events.push(Event::Ready);
+                }
                 Event::Failed(why) => {
                     events.push(Event::Lost(format!("host {}: {why}", self.host)));
                     self.state = State::Ending;
                     self.channel.hang_up();
                 }
-                Event::Closed => {
-                    self.channel.hang_up();
+                _ if !matches!(self.state, State::Running | State::Ending) => {
+                    return Err(Error::new("it speaks out of turn"));
                 }
+                Event::Closed => self.channel.hang_up(),
+                Event::Pong => {}
                 event => events.push(event),
             }
         }

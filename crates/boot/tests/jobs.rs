@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use partage_boot::{Boot, Ended, Error, Input, Kind, Observer, Row, Spec, launch};
+use partage_boot::{Boot, Ended, Error, Hosts, Input, Kind, Observer, Row, Spec, launch};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGPIPE, SIGTERM};
@@ -342,6 +342,32 @@ fn a_job_in_a_job() {
     assert_eq!(job(2, "nested").unwrap(), Ended { code: 0, why: None });
 }
 
+/// A remote shell that stays here; the agents are this program, too.
+#[test]
+fn hosts() {
+    let script = std::env::temp_dir().join(format!("partage-boot-rsh-{}", std::process::id()));
+    std::fs::write(&script, "shift; BOOT_TEST_ROLE=agent; export BOOT_TEST_ROLE; exec \"$@\"\n").unwrap();
+    let on = |names: &str, spec: Spec| {
+        let agent = std::iter::once(std::env::current_exe().unwrap().into()).chain(CHILD.map(OsString::from));
+        let names = names.split(',').map(str::to_owned).collect();
+        let hosts = Hosts { names, shell: vec!["sh".into(), script.clone().into()], agent: agent.collect() };
+        Spec { hosts: Some(hosts), quiet_output: true, ..spec }
+    };
+    for (names, procs) in [("a", 1), ("a,b", 3), ("a,b,c", 5), ("a,b,a", 5)] {
+        let ended = run(&on(names, spec(procs, "exchange"))).unwrap();
+        assert_eq!(ended, Ended { code: 0, why: None });
+    }
+    let begin = Instant::now();
+    let ended = run(&on("a,b", spec(4, "killed"))).unwrap();
+    assert!(begin.elapsed() < SOON);
+    let why = ended.why.unwrap();
+    assert!(why.starts_with("partage: rank 2 on b (pid ") && why.ends_with("was killed by SIGKILL"), "{why}");
+    assert_eq!(run(&on("a,b", spec(4, "abort with line"))).unwrap().code, 9);
+    let line = run(&on("a,b", Spec::new("no-such-program", 2))).unwrap_err().to_string();
+    assert!(line.ends_with(": `no-such-program` is not in any directory of PATH"), "{line}");
+    std::fs::remove_file(&script).unwrap();
+}
+
 #[test]
 fn under_mpich() {
     let Some(output) = mpirun(3, "exchange") else {
@@ -364,6 +390,7 @@ fn child() {
     let me: usize = std::env::var("PMI_RANK").map_or(0, |rank| rank.parse().unwrap());
     match role.as_str() {
         "launcher" => be_a_launcher(),
+        "agent" => exit(partage_boot::agent(|_| Nobody)),
         "lines" | "lines and kill" => {
             print!("one {me}\nunfinished {me}");
             eprintln!("to stderr {me}");

@@ -362,6 +362,18 @@ fn a_host_that_does_not_answer() {
     running.wait().failed(130, &["interrupted by SIGINT"]);
 }
 
+/// A link that is cut sends nothing, nor does an agent that is stopped.
+#[test]
+fn a_host_that_falls_silent() {
+    let rsh = exec();
+    let running = rsh.job("a,b", &["-n", "2"], "wait").start();
+    running.out_says(|text| text.matches("ready\n").count() == 2);
+    kill(running.children()[1], libc::SIGSTOP);
+    let ended = running.wait_with(SOON_ACROSS);
+    ended.failed(1, &["the connection to host b was lost (nothing was heard from it for 10 s)"]);
+    assert!(ended.took < Duration::from_secs(20));
+}
+
 #[test]
 fn nonsense_from_an_agent() {
     for bytes in [r"\377\377\377\377", r"\001\000\000\000\143"] {
