@@ -195,6 +195,59 @@ fn the_code_of_the_first_failure() {
 }
 
 #[test]
+fn all_fail_at_once() {
+    for rsh in [exec(), through()] {
+        for _ in 0..10 {
+            let ended = rsh.run("a,b", &["-n", "4", "sh", "-c", "exit 3"]).end();
+            ended.failed(3, &[") exited with code 3"]);
+        }
+    }
+}
+
+/// A process, an agent or the launcher, at any moment: the job ends soon, says who it was, and nothing of it is left.
+#[test]
+fn kills_at_any_moment() {
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let mut seed = time.as_nanos() as u64 | 1;
+    let mut below = |bound: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % bound
+    };
+    let rsh = exec();
+    for round in 0..40 {
+        let running = rsh.job("a,b,c", &["-n", "5"], "wait").start();
+        let delay = Duration::from_micros(below(60_000));
+        std::thread::sleep(delay);
+        let agents = running.children();
+        let processes: Vec<i32> = agents.iter().flat_map(|agent| children_of(*agent)).collect();
+        let pick = |of: &[i32], number: u64| of.get(number as usize % of.len().max(1)).copied();
+        let (kind, number) = (below(6), below(100));
+        let victim = match kind {
+            0 => running.pid(),
+            1 => pick(&agents, number).unwrap_or(running.pid()),
+            _ => pick(&processes, number).or(pick(&agents, number)).unwrap_or(running.pid()),
+        };
+        kill(victim, libc::SIGKILL);
+        let killed = Instant::now();
+        let launcher = victim == running.pid();
+        let ended = running.wait_with(SOON_ACROSS);
+        let what = format!("round {round}: {victim} of {agents:?} {processes:?} after {delay:?}: {ended:#?}");
+        assert!(killed.elapsed() < SOON_ACROSS, "{what}");
+        let (code, line) = match victim {
+            _ if launcher => (137, ""),
+            victim if processes.contains(&victim) => (137, " was killed by SIGKILL"),
+            // Before its agent has said that it is ready nothing is started.
+            _ if ended.code == 2 => (2, "` was killed by SIGKILL"),
+            _ => (1, " was lost (`"),
+        };
+        assert_eq!(ended.code, code, "{what}");
+        assert!(launcher || ended.line().contains(line), "{what}");
+    }
+}
+
+#[test]
 fn a_process_is_killed() {
     for rsh in [exec(), through()] {
         let running = rsh.job("hosta,hostb", &["-n", "4"], "wait").start();
