@@ -731,3 +731,14 @@ impl<'a> Job<'a> {
         format!("{} on {host} (pid {pid})", verdict::name(ranks))
     }
 }
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        // All of them before one is waited for.
+        for party in &mut self.parties {
+            if let Party::There(remote) = party {
+                remote.leave();
+            }
+        }
+    }
+}

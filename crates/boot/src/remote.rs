@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::agent::is_of_a_host;
 use crate::channel::{Channel, Command, Plan, greeted};
-use crate::crew::{Event, Order, wait_for};
+use crate::crew::{Event, GRACE_KILLED, Order, wait_for};
 use crate::spawn::{is_of_a_job, spawn_shell};
 use crate::verdict::{self, Death};
 use crate::{Error, Hosts, Input, Spec};
@@ -54,6 +54,10 @@ pub(crate) struct Remote {
     state: State,
     /// Pings since the last word.
     pings: u32,
+    /// It has been told to start processes.
+    ran: bool,
+    /// When to kill the remote shell, once it is left.
+    kill_at: Option<Instant>,
 }
 
 enum State {
@@ -116,12 +120,15 @@ impl Remote {
             plan,
             state: State::Greeting(Vec::new()),
             pings: 0,
+            ran: false,
+            kill_at: None,
         })
     }
 
     /// To the agent that has said it is ready: go.
     pub(crate) fn go(&mut self) {
         self.state = State::Running;
+        self.ran = true;
         self.say(&Command::Start);
     }
 
@@ -132,7 +139,7 @@ impl Remote {
 
     /// Whether nothing is to be expected from it any more.
     pub(crate) fn is_done(&self) -> bool {
-        matches!(self.state, State::Done)
+        matches!(self.state, State::Done) || !self.ran && self.kill_at.is_some()
     }
 
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<(Source, PollFd<'a>)>) {
@@ -172,8 +179,7 @@ impl Remote {
             }
             (State::Greeting(_) | State::Planned | State::Ready, Order::End { .. }) => {
                 self.state = State::Ending;
-                self.channel.hang_up();
-                let _ = kill_process_group(self.pid, Signal::TERM);
+                self.leave();
             }
             _ => {}
         }
@@ -243,12 +249,12 @@ impl Remote {
                 Event::Failed(why) => {
                     events.push(Event::Lost(format!("host {}: {why}", self.host)));
                     self.state = State::Ending;
-                    self.channel.hang_up();
+                    self.leave();
                 }
                 _ if !matches!(self.state, State::Running | State::Ending) => {
                     return Err(Error::new("it speaks out of turn"));
                 }
-                Event::Closed => self.channel.hang_up(),
+                Event::Closed => self.leave(),
                 Event::Pong => {}
                 event => events.push(event),
             }
@@ -309,21 +315,23 @@ impl Remote {
             _ => events.push(Event::Lost(format!("the connection to host {} was lost ({why})", self.host))),
         }
         self.state = State::Done;
+        self.leave();
+    }
+
+    /// Has nothing more to say. At the end of its input an agent kills what it has started, and ends; a remote shell
+    /// that has started nothing is ended at once.
+    pub(crate) fn leave(&mut self) {
         self.channel.hang_up();
+        self.kill_at.get_or_insert(Instant::now() + if self.ran { GRACE_AGENT } else { Duration::ZERO });
     }
 }
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        // At the end of its input the agent kills what it has started, and ends; a remote shell that is no agent yet,
-        // or knows nothing of the end of its input, is ended itself.
-        self.channel.hang_up();
-        if matches!(self.state, State::Greeting(_)) {
-            let _ = kill_process_group(self.pid, Signal::TERM);
-        }
-        wait_for(&self.pidfd, Instant::now() + GRACE_AGENT);
+        self.leave();
+        self.kill_at.into_iter().for_each(|at| wait_for(&self.pidfd, at));
         let _ = kill_process_group(self.pid, Signal::KILL);
-        wait_for(&self.pidfd, Instant::now() + GRACE_AGENT);
+        wait_for(&self.pidfd, Instant::now() + GRACE_KILLED);
         let _ = self.child.try_wait();
     }
 }
