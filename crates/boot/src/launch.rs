@@ -20,9 +20,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::crew::{self, Crew, Event, GRACE_KILLED, Order, Stdin};
+use crate::crew::{Crew, Event, GRACE_KILLED, Order, Stdin};
 use crate::output::Sink;
-use crate::remote::{self, GRACE_AGENT, Remote};
+use crate::party::{self, Party};
+use crate::remote::{GRACE_AGENT, Remote};
 use crate::server::{Abort, Action, Server};
 use crate::signals::Signals;
 use crate::spec::find;
@@ -98,12 +99,6 @@ struct Job<'a> {
     closed: Option<Instant>,
 }
 
-/// The processes of one host.
-enum Party {
-    Here(Crew),
-    There(Box<Remote>),
-}
-
 struct Member {
     party: usize,
     host: String,
@@ -168,8 +163,7 @@ struct Looking {
 #[derive(Clone, Copy)]
 enum Source {
     Signal(usize),
-    Here(usize, crew::Source),
-    There(usize, remote::Source),
+    Party(usize, party::Source),
     Stdin,
     Out,
     Err,
@@ -296,19 +290,9 @@ impl<'a> Job<'a> {
             fds.push((Source::Signal(at), PollFd::new(socket, PollFlags::IN)));
         }
         for (number, party) in self.parties.iter().enumerate() {
-            match party {
-                Party::Here(_) if self.closed.is_some() => {}
-                Party::Here(crew) => {
-                    let mut own = Vec::new();
-                    crew.watch(&mut own);
-                    fds.extend(own.into_iter().map(|(source, fd)| (Source::Here(number, source), fd)));
-                }
-                Party::There(remote) => {
-                    let mut own = Vec::new();
-                    remote.watch(&mut own);
-                    fds.extend(own.into_iter().map(|(source, fd)| (Source::There(number, source), fd)));
-                }
-            }
+            let mut own = Vec::new();
+            party.watch(self.closed.is_some(), &mut own);
+            fds.extend(own.into_iter().map(|(source, fd)| (Source::Party(number, source), fd)));
         }
         let stdin = io::stdin();
         if self.closed.is_none() && self.stdin.as_ref().is_some_and(Keyboard::may_read) {
@@ -338,21 +322,11 @@ impl<'a> Job<'a> {
     }
 
     fn attend(&mut self, source: Source) {
-        let mut events = Vec::new();
         match source {
-            Source::Signal(at) => return self.signalled(at),
-            Source::Here(number, source) => {
-                if let Party::Here(crew) = &mut self.parties[number] {
-                    crew.attend(source, self.observer, &mut events);
-                }
-                self.news.extend(events.into_iter().map(|event| (number, event)));
-            }
-            Source::There(number, source) => {
-                if let Party::There(remote) = &mut self.parties[number] {
-                    remote.attend(source, &mut events);
-                }
-                self.news.extend(events.into_iter().map(|event| (number, event)));
-            }
+            Source::Signal(at) => self.signalled(at),
+            Source::Party(number, source) => self.with(number, |party, observer, events| {
+                party.attend(source, observer, events);
+            }),
             Source::Stdin => self.read_stdin(),
             Source::Out => self.out.write(),
             Source::Err => self.err.write(),
@@ -360,14 +334,15 @@ impl<'a> Job<'a> {
         self.think();
     }
 
-    /// Gives an order to one party. What comes of it is thought about later.
-    fn order(&mut self, number: usize, order: Order) {
+    /// Has a party do something. What comes of it is thought about later.
+    fn with(&mut self, number: usize, what: impl FnOnce(&mut Party, &mut dyn Observer, &mut Vec<Event>)) {
         let mut events = Vec::new();
-        match &mut self.parties[number] {
-            Party::Here(crew) => crew.order(order, self.observer, &mut events),
-            Party::There(remote) => remote.order(order),
-        }
+        what(&mut self.parties[number], self.observer, &mut events);
         self.news.extend(events.into_iter().map(|event| (number, event)));
+    }
+
+    fn order(&mut self, number: usize, order: Order) {
+        self.with(number, |party, observer, events| party.order(order, observer, events));
     }
 
     fn order_all(&mut self, order: Order) {
@@ -387,11 +362,7 @@ impl<'a> Job<'a> {
                 self.ready += 1;
                 if self.ready == self.parties.len() && self.ended.is_none() {
                     self.going = true;
-                    for party in &mut self.parties {
-                        if let Party::There(remote) = party {
-                            remote.go();
-                        }
-                    }
+                    self.parties.iter_mut().for_each(Party::go);
                 }
             }
             Event::Started(pids) => {
@@ -503,10 +474,7 @@ impl<'a> Job<'a> {
 
     /// Before a failure is judged, see [`Order::LookAround`].
     fn look_around(&mut self) {
-        let waiting = (0..self.parties.len()).filter(|number| match &self.parties[*number] {
-            Party::Here(_) => true,
-            Party::There(remote) => remote.is_running(),
-        });
+        let waiting = (0..self.parties.len()).filter(|number| self.parties[*number].is_running());
         self.looking = Some(Looking { waiting: waiting.collect(), until: Instant::now() + PATIENCE });
         self.order_all(Order::LookAround);
         self.think();
@@ -656,13 +624,7 @@ impl<'a> Job<'a> {
         }
         if now >= self.next_ping {
             self.next_ping = now + PING;
-            for (number, party) in self.parties.iter_mut().enumerate() {
-                if let Party::There(remote) = party {
-                    let mut events = Vec::new();
-                    remote.ping(&mut events);
-                    self.news.extend(events.into_iter().map(|event| (number, event)));
-                }
-            }
+            (0..self.parties.len()).for_each(|number| self.with(number, |party, _, events| party.ping(events)));
         }
         if self.report.as_ref().is_some_and(|report| now >= report.until) {
             self.say_report();
@@ -719,10 +681,7 @@ impl<'a> Job<'a> {
 
     fn parties_are_done(&self) -> bool {
         let late = self.closed.is_some_and(|until| Instant::now() >= until);
-        late || self.parties.iter().all(|party| match party {
-            Party::Here(_) => true,
-            Party::There(remote) => remote.is_done(),
-        })
+        late || self.parties.iter().all(Party::is_done)
     }
 
     /// `rank 3 on vm (pid 123)`.
@@ -735,10 +694,6 @@ impl<'a> Job<'a> {
 impl Drop for Job<'_> {
     fn drop(&mut self) {
         // All of them before one is waited for.
-        for party in &mut self.parties {
-            if let Party::There(remote) = party {
-                remote.leave();
-            }
-        }
+        self.parties.iter_mut().for_each(Party::leave);
     }
 }

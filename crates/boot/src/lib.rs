@@ -26,6 +26,7 @@ mod foreign;
 mod launch;
 mod observe;
 mod output;
+mod party;
 mod pmi;
 mod remote;
 mod server;

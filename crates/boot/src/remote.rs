@@ -7,10 +7,13 @@
 //! why. When it is dropped, the agent hears the end of its input and the remote shell is gone. Not contained: what the
 //! events mean.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -31,6 +34,9 @@ pub(crate) const GRACE_AGENT: Duration = Duration::from_secs(2);
 const PINGS: u32 = 10;
 /// No further orders are made by reading events while as many bytes are on their way.
 const ORDERS_MAX: usize = 64 << 20;
+
+/// As much as is remembered of a line of complaint.
+const LAST_MAX: usize = 1000;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
@@ -79,7 +85,7 @@ impl Remote {
     pub(crate) fn start(spec: &Spec, hosts: &Hosts, host: usize, processes: Range<usize>) -> Result<Remote, Error> {
         let (name, shell) = (&hosts.names[host], hosts.shell[0].display().to_string());
         let failed =
-            |e: std::io::Error| Error::new(format!("cannot start `{shell}`, the remote shell, for host {name}: {e}"));
+            |e: io::Error| Error::new(format!("cannot start `{shell}`, the remote shell, for host {name}: {e}"));
         let mut words = hosts.shell.clone();
         words.push(name.into());
         words.extend(hosts.agent.iter().map(|word| quoted(word, &hosts.shell[0])));
@@ -91,8 +97,8 @@ impl Remote {
             rustix::io::ioctl_fionbio(pipe, true).map_err(|e| failed(e.into()))?;
         }
         let channel = Channel::new(from, to).map_err(failed)?;
-        let directory = std::env::current_dir()
-            .map_err(|e| Error::new(format!("the current directory cannot be found out: {e}")))?;
+        let directory =
+            directory().map_err(|e| Error::new(format!("the current directory cannot be found out: {e}")))?;
         let forwarded =
             std::env::vars_os().filter(|(name, _)| !is_of_a_job(name) && !is_of_a_host(name.as_encoded_bytes()));
         let plan = Plan {
@@ -279,7 +285,11 @@ impl Remote {
                         if self.last.ends_with(b"\n") {
                             self.last.clear();
                         }
-                        self.last.extend_from_slice(&line[..line.len().min(1000)]);
+                        let room = LAST_MAX.saturating_sub(self.last.len());
+                        self.last.extend_from_slice(&line[..line.len().min(room)]);
+                        if line.ends_with(b"\n") && !self.last.ends_with(b"\n") {
+                            self.last.push(b'\n');
+                        }
                     }
                     events.push(Event::Output { stream: 1, bytes: buffer[..read].to_vec() });
                 }
@@ -336,19 +346,27 @@ impl Drop for Remote {
     }
 }
 
+/// The current directory as the user calls it, which may be by links that are not the same on other hosts.
+fn directory() -> io::Result<PathBuf> {
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let here = std::env::current_dir()?;
+    let called = std::env::var_os("PWD").map(PathBuf::from);
+    Ok(called.filter(|path| path.is_absolute() && identity(path) == identity(&here)).unwrap_or(here))
+}
+
 /// A word of a command as this remote shell wants it: `ssh` has a shell read it, others hand it on as it is.
 fn quoted(word: &OsString, shell: &OsString) -> OsString {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/._-+=:,@%".contains(b);
-    let read_by_a_shell = std::path::Path::new(shell).file_name().is_some_and(|name| name == "ssh" || name == "rsh");
+    let read_by_a_shell = Path::new(shell).file_name().is_some_and(|name| name == "ssh" || name == "rsh");
     if !read_by_a_shell || !word.is_empty() && word.as_bytes().iter().all(plain) {
         return word.clone();
     }
     let mut quoted = OsString::from("'");
     let mut parts = word.as_bytes().split(|b| *b == b'\'');
-    quoted.extend(parts.next().map(std::ffi::OsStr::from_bytes));
+    quoted.extend(parts.next().map(OsStr::from_bytes));
     for part in parts {
         quoted.push("'\\''");
-        quoted.push(std::ffi::OsStr::from_bytes(part));
+        quoted.push(OsStr::from_bytes(part));
     }
     quoted.push("'");
     quoted
