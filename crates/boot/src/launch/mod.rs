@@ -11,6 +11,9 @@
 //! [`Observer`] is asked); the death of the launcher itself, which the processes notice by their
 //! [`crate::Boot::lifeline`] and agents by the end of their input.
 
+mod judge;
+mod report;
+
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal};
 use std::ops::Range;
@@ -28,7 +31,9 @@ use crate::server::{Abort, Action, Server};
 use crate::signals::Signals;
 use crate::spec::find;
 use crate::verdict::{self, Death};
-use crate::{Error, Input, Observer, Row, Spec, ranks_of};
+use crate::{Error, Input, Observer, Spec, ranks_of};
+use judge::Looking;
+use report::Report;
 
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,18 +150,6 @@ impl Keyboard {
         let ours = || rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|group| group == rustix::process::getpgrp());
         self.ready && (!self.terminal || ours())
     }
-}
-
-/// A report that is being made.
-struct Report {
-    rows: Vec<Option<Vec<Row>>>,
-    until: Instant,
-}
-
-/// A failure waits to be judged until these parties have looked around.
-struct Looking {
-    waiting: Vec<usize>,
-    until: Instant,
 }
 
 /// What `poll` has found ready.
@@ -472,80 +465,6 @@ impl<'a> Job<'a> {
         self.think();
     }
 
-    /// Before a failure is judged, see [`Order::LookAround`].
-    fn look_around(&mut self) {
-        let waiting = (0..self.parties.len()).filter(|number| self.parties[*number].is_running());
-        self.looking = Some(Looking { waiting: waiting.collect(), until: Instant::now() + PATIENCE });
-        self.order_all(Order::LookAround);
-        self.think();
-    }
-
-    /// Finds the failure that ends the job, if there is one.
-    fn judge(&mut self) {
-        if self.ended.is_some() {
-            return;
-        }
-        let deaths = || self.members.iter().enumerate().filter_map(|(p, member)| Some((p, member.death()?)));
-        let aborted = |process: usize| self.aborts.iter().any(|(by, _)| *by == process);
-        let killed = deaths().find(|(p, death)| matches!(death, Death::Signal { .. }) && !aborted(*p));
-        if let Some((process, death)) = killed {
-            return self.fail_by_death(process, death);
-        }
-        // The processes of other hosts complain when one is gone.
-        if let Some(why) = self.lost.first() {
-            let why = why.clone();
-            if !self.going {
-                self.cannot = Some(Error::new(&why));
-                return self.fail(2, None, None);
-            }
-            return self.fail(1, Some(format!("partage: {}", Error::new(why))), None);
-        }
-        if let Some((process, abort)) = self.aborts.first().cloned() {
-            return self.fail_by_abort(process, abort);
-        }
-        if let Some((process, error)) = self.garbage.first() {
-            let who = self.who(*process);
-            let why = format!("partage: {who} sent its launcher what it does not understand: {error}");
-            return self.fail(1, Some(why), Some(*process));
-        }
-        let exited = deaths().find(|(_, death)| !matches!(death, Death::Exit(0)));
-        if let Some((process, death)) = exited.or_else(|| deaths().find(|(p, death)| self.is_failure(*p, *death))) {
-            self.fail_by_death(process, death);
-        }
-    }
-
-    fn is_failure(&self, process: usize, death: Death) -> bool {
-        death != Death::Exit(0) || self.server.takes_part(process) || self.server.awaited(process)
-    }
-
-    fn fail_by_death(&mut self, process: usize, death: Death) {
-        let (who, member) = (self.who(process), &self.members[process]);
-        let Life::Dead { out_of_memory, doing, .. } = &member.life else { return };
-        let takes_part = self.server.takes_part(process);
-        let what = match death {
-            Death::Signal { number, core } => verdict::killed(&member.ranks, number, core, *out_of_memory),
-            Death::Exit(code) if takes_part => format!("exited with code {code} before the job was over"),
-            Death::Exit(0) => "exited with code 0 while others wait for it".into(),
-            Death::Exit(code) => format!("exited with code {code}"),
-        };
-        let doing = verdict::doing(&member.ranks, doing.clone().filter(|_| takes_part));
-        self.fail(death.code(), Some(format!("partage: {who} {what}{doing}")), None);
-    }
-
-    fn fail_by_abort(&mut self, process: usize, abort: Abort) {
-        let why = match abort.line {
-            Some(line) => Some(line),
-            None if abort.said || abort.code == 0 => None,
-            None => Some(format!("partage: {} aborted the job with code {}", self.who(process), abort.code)),
-        };
-        // What an exit code can carry, but no failure that looks like success.
-        let code = match abort.code & 0xff {
-            0 if abort.code != 0 => 1,
-            code => code,
-        };
-        self.fail(code, why, Some(process));
-    }
-
     /// Begins to end the job; a process that ends by itself, `spare`, is given the time to do so.
     fn fail(&mut self, code: i32, why: Option<String>, spare: Option<usize>) {
         if let Some(why) = &why {
@@ -637,40 +556,6 @@ impl<'a> Job<'a> {
         self.think();
     }
 
-    fn look_for_hangs(&mut self) {
-        let Some(limit) = self.spec.hang_after.filter(|_| self.ended.is_none()) else { return };
-        let hangs = self.waits.iter().flatten().any(|wait| *wait >= limit);
-        if hangs && !std::mem::replace(&mut self.hang_reported, hangs) {
-            let limit = limit.as_secs_f64();
-            self.err.push_line(&format!("partage: a rank has been waiting for {limit} s in one call"));
-            self.report();
-        }
-        self.hang_reported = hangs;
-    }
-
-    /// Asks all what their ranks are doing, and says it when all have answered or it takes too long.
-    fn report(&mut self) {
-        if self.report.is_none() {
-            let rows = self.members.iter().map(|_| None).collect();
-            self.report = Some(Report { rows, until: Instant::now() + PATIENCE });
-            self.order_all(Order::AskRows);
-            self.think();
-        }
-    }
-
-    fn say_report(&mut self) {
-        let Some(report) = self.report.take() else { return };
-        let mut rows = Vec::with_capacity(self.spec.ranks);
-        for (member, told) in self.members.iter().zip(report.rows) {
-            let unknown = Row { text: format!("not known: {} does not answer", member.host), waiting: None };
-            let told = told.into_iter().flatten().chain(std::iter::repeat(unknown));
-            rows.extend(told.take(member.ranks.len()));
-        }
-        let nothing = || "partage: the ranks have not told what they are doing".to_owned();
-        self.err.push_line(&self.observer.report(&rows).unwrap_or_else(nothing));
-        self.err.write();
-    }
-
     /// No process is left, or none that dies: has what they have started killed and what they have written passed on.
     fn close(&mut self, left: bool) {
         self.say_report();
@@ -682,12 +567,6 @@ impl<'a> Job<'a> {
     fn parties_are_done(&self) -> bool {
         let late = self.closed.is_some_and(|until| Instant::now() >= until);
         late || self.parties.iter().all(Party::is_done)
-    }
-
-    /// `rank 3 on vm (pid 123)`.
-    fn who(&self, process: usize) -> String {
-        let Member { ranks, host, pid, .. } = &self.members[process];
-        format!("{} on {host} (pid {pid})", verdict::name(ranks))
     }
 }
 
