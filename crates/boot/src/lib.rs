@@ -5,34 +5,46 @@
 //! - [`Boot`] is the side of a process of the job: who am I, how many are we, an all-gather of bytes, a fence, an
 //!   orderly end. It speaks PMI-1 over an inherited socket, to our own launcher or to a foreign one.
 //! - [`launch()`] is the side of the launcher: it starts the processes, serves them that protocol, watches them, and
-//!   ends the whole job when one of them fails.
+//!   ends the whole job when one of them fails. On other hosts it does so through an [`agent()`] on each, which a remote
+//!   shell starts.
 //!
 //! Guaranteed: what a peer sends is checked; whatever it is, the answer is a one-line [`Error`], never a panic. A
 //! process under a launcher that is recognised but not spoken gets an error, never a silent job of one. `launch` needs
 //! no thread and no `SIGCHLD` handler and leaves no process, zombie or descriptor behind.
 //!
 //! Not contained: shared memory, networks, ranks as threads (here a rank is only a number in a range), reading of
-//! `PARTAGE_*` settings other than those which the launcher itself passes to its processes, and any use of other hosts.
+//! `PARTAGE_*` settings other than those which the launcher itself passes to its processes.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)] // takes ownership of the descriptor that PMI_FD names
 mod adopt;
+mod agent;
+mod channel;
+mod crew;
 mod error;
 mod foreign;
 mod launch;
+mod observe;
 mod output;
+mod party;
 mod pmi;
+mod remote;
 mod server;
+mod signals;
 #[allow(unsafe_code)] // pre_exec
 mod spawn;
+mod spec;
 mod verdict;
 mod wire;
 
 use std::io::Write;
 use std::os::fd::BorrowedFd;
 
+pub use agent::agent;
 pub use error::Error;
-pub use launch::{Ended, Input, Observer, Spec, launch, ranks_of};
+pub use launch::{Ended, launch};
+pub use observe::{Observer, Row};
+pub use spec::{Hosts, Input, Spec, ranks_of};
 
 /// Version of what our launcher and our programs say to each other beyond PMI-1.
 pub(crate) const PROTOCOL: u32 = 1;

@@ -1,9 +1,10 @@
-//! What the launcher writes: its own lines, and with labels those of the processes.
+//! What the launcher writes, its own lines and those of the processes, and how it takes these from them.
 //!
 //! Guaranteed: lines are never mixed with or broken by each other; no output is lost while
 //! somebody reads it, and none piles up without bound when nobody does. A write never blocks for
 //! long: the descriptor is polled first, and no more is written than fits a pipe that reports to
-//! be writable. Not contained: output of processes without labels, which inherit the launcher's.
+//! be writable. Not contained: output of processes on the launcher's own host without labels, which
+//! inherit the launcher's.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -79,17 +80,17 @@ impl Sink {
     }
 }
 
-/// The launcher's end of the pipe that is one process's standard output or error.
+/// Our end of the pipe that is one process's standard output or error.
 pub(crate) struct Stream {
     from: OwnedFd,
-    label: Label,
+    label: Option<Label>,
 }
 
 impl Stream {
-    /// `label` goes before every line.
-    pub(crate) fn new(from: OwnedFd, label: &str) -> io::Result<Stream> {
+    /// `label` goes before every line; without one, bytes are passed on as they come.
+    pub(crate) fn new(from: OwnedFd, label: Option<String>) -> io::Result<Stream> {
         rustix::io::ioctl_fionbio(&from, true)?;
-        Ok(Stream { from, label: Label { prefix: label.into(), line: Vec::new() } })
+        Ok(Stream { from, label: label.map(|prefix| Label { prefix, line: Vec::new() }) })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -97,14 +98,17 @@ impl Stream {
     }
 
     /// Passes on what is there, `limit` bytes or a little more. False: nothing more will come.
-    pub(crate) fn pass(&mut self, limit: usize, sink: &mut Sink) -> bool {
+    pub(crate) fn pass(&mut self, limit: usize, to: &mut Vec<u8>) -> bool {
         let mut buffer = [0; 16 << 10];
         let mut passed = 0;
         while passed < limit {
             match rustix::io::read(&self.from, &mut buffer) {
                 Ok(0) => return false,
                 Ok(n) => {
-                    self.label.lines(&buffer[..n], sink);
+                    match &mut self.label {
+                        Some(label) => label.lines(&buffer[..n], to),
+                        None => to.extend_from_slice(&buffer[..n]),
+                    }
                     passed += n;
                 }
                 Err(Errno::INTR) => {}
@@ -116,10 +120,10 @@ impl Stream {
     }
 
     /// Passes on what the pipe holds, whoever may still have its other end, and closes it.
-    pub(crate) fn finish(mut self, sink: &mut Sink) {
+    pub(crate) fn finish(mut self, to: &mut Vec<u8>) {
         let holds = rustix::pipe::fcntl_getpipe_size(&self.from).unwrap_or(FULL);
-        self.pass(holds, sink);
-        self.label.end(sink);
+        self.pass(holds, to);
+        self.label.into_iter().for_each(|mut label| label.end(to));
     }
 }
 
@@ -130,23 +134,22 @@ struct Label {
 }
 
 impl Label {
-    fn lines(&mut self, bytes: &[u8], sink: &mut Sink) {
+    fn lines(&mut self, bytes: &[u8], to: &mut Vec<u8>) {
         for part in bytes.split_inclusive(|b| *b == b'\n') {
             self.line.extend_from_slice(part);
             if part.ends_with(b"\n") || self.line.len() >= LINE_MAX {
-                self.end(sink);
+                self.end(to);
             }
         }
     }
 
-    fn end(&mut self, sink: &mut Sink) {
+    fn end(&mut self, to: &mut Vec<u8>) {
         if !self.line.is_empty() {
-            sink.push(self.prefix.as_bytes());
-            sink.push(&self.line);
-            if !self.line.ends_with(b"\n") {
-                sink.push(b"\n");
+            to.extend_from_slice(self.prefix.as_bytes());
+            to.append(&mut self.line);
+            if !to.ends_with(b"\n") {
+                to.push(b'\n');
             }
-            self.line.clear();
         }
     }
 }
@@ -162,24 +165,24 @@ mod tests {
 
     #[test]
     fn whole_lines_with_labels() {
-        let mut sink = Sink::new(io::stderr());
+        let mut to = Vec::new();
         let (mut a, mut b) =
             (Label { prefix: "[0-3] ".into(), line: vec![] }, Label { prefix: "[4] ".into(), line: vec![] });
-        a.lines(b"one\ntw", &mut sink);
-        b.lines(b"\nx", &mut sink);
-        a.lines(b"o\n", &mut sink);
-        b.end(&mut sink);
-        b.end(&mut sink);
-        assert_eq!(String::from_utf8_lossy(&sink.queue), "[0-3] one\n[4] \n[0-3] two\n[4] x\n");
+        a.lines(b"one\ntw", &mut to);
+        b.lines(b"\nx", &mut to);
+        a.lines(b"o\n", &mut to);
+        b.end(&mut to);
+        b.end(&mut to);
+        assert_eq!(String::from_utf8_lossy(&to), "[0-3] one\n[4] \n[0-3] two\n[4] x\n");
     }
 
     #[test]
     fn endless_lines_are_cut() {
-        let mut sink = Sink::new(io::stderr());
+        let mut to = Vec::new();
         let mut label = Label { prefix: String::new(), line: vec![] };
-        label.lines(&vec![b'x'; LINE_MAX + 1], &mut sink);
-        label.lines(b"x", &mut sink);
-        assert!(label.line.len() < LINE_MAX && sink.queue.ends_with(b"x\n"));
+        label.lines(&vec![b'x'; LINE_MAX + 1], &mut to);
+        label.lines(b"x", &mut to);
+        assert!(label.line.len() < LINE_MAX && to.ends_with(b"x\n"));
     }
 
     #[test]

@@ -57,12 +57,12 @@ struct Peer {
 }
 
 impl Server {
-    pub(crate) fn new(name: String, processes: usize) -> Server {
-        // All processes are on this host: one block from node 0 on, 1 node, all processes on it.
-        let mapping = ("PMI_process_mapping".to_owned(), format!("(vector,(0,1,{processes}))"));
+    /// `nodes`: runs of processes, each with the number of its node.
+    pub(crate) fn new(name: String, nodes: &[(usize, usize)]) -> Server {
+        let mapping = ("PMI_process_mapping".to_owned(), mapping(nodes));
         Server {
             name,
-            peers: vec![Peer::default(); processes],
+            peers: vec![Peer::default(); nodes.iter().map(|(_, processes)| processes).sum()],
             waiting: 0,
             store: HashMap::from([mapping]),
             stored: 0,
@@ -172,6 +172,19 @@ impl Server {
     }
 }
 
+/// Blocks of (first node, how many nodes, processes on each).
+fn mapping(nodes: &[(usize, usize)]) -> String {
+    let mut blocks: Vec<(usize, usize, usize)> = Vec::new();
+    for &(node, processes) in nodes {
+        match blocks.last_mut() {
+            Some((first, count, each)) if *first + *count == node && *each == processes => *count += 1,
+            _ => blocks.push((node, 1, processes)),
+        }
+    }
+    let blocks: Vec<String> = blocks.iter().map(|(first, count, each)| format!("({first},{count},{each})")).collect();
+    format!("(vector,{})", blocks.join(","))
+}
+
 fn abort(message: Message<'_>) -> Result<Abort, Error> {
     let line = message.field("line").map(wire::unhex).transpose()?;
     Ok(Abort {
@@ -195,7 +208,7 @@ mod tests {
     }
 
     fn joined(processes: usize) -> Server {
-        let mut server = Server::new("kvs".into(), processes);
+        let mut server = Server::new("kvs".into(), &[(0, processes)]);
         for process in 0..processes {
             assert!(!server.takes_part(process));
             let line = answer(&mut server, process, "cmd=init pmi_version=1 pmi_subversion=1");
@@ -223,6 +236,13 @@ mod tests {
         assert!(get.ends_with("value=(vector,(0,1,2))"));
         assert_eq!(answer(&mut server, 1, "cmd=finalize"), "cmd=finalize_ack");
         assert!(!server.takes_part(1) && server.takes_part(0));
+    }
+
+    #[test]
+    fn mappings_of_hosts() {
+        assert_eq!(mapping(&[(0, 2), (1, 2), (2, 2)]), "(vector,(0,3,2))");
+        assert_eq!(mapping(&[(0, 2), (1, 1), (2, 1)]), "(vector,(0,1,2),(1,2,1))");
+        assert_eq!(mapping(&[(0, 2), (1, 2), (0, 1)]), "(vector,(0,2,2),(0,1,1))");
     }
 
     #[test]
@@ -275,7 +295,7 @@ mod tests {
         ] {
             assert!(joined(1).line(0, line).is_err(), "{line}");
         }
-        let mut server = Server::new("kvs".into(), 2);
+        let mut server = Server::new("kvs".into(), &[(0, 2)]);
         assert!(server.line(0, "cmd=barrier_in").is_err());
         let mut server = joined(2);
         server.line(0, "cmd=barrier_in").unwrap();

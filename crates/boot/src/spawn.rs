@@ -1,21 +1,22 @@
-//! Starts one process of a job.
+//! Starts one process of a job, or a remote shell.
 //!
-//! Guaranteed: the process leads its own process group, has exactly one descriptor more than the
+//! Guaranteed: a process of a job leads its own process group, is killed by the kernel when the
+//! thread that started it dies (what it has started itself is not), has exactly one descriptor more than the
 //! standard ones from here (the socket that `PMI_FD` names), and sees no variable of a job that
 //! the launcher itself may be part of. Every descriptor made here closes on exec in every other
 //! process, also in those that other threads start meanwhile. Not contained: what happens to it
 //! afterwards.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use rustix::io::FdFlags;
+use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::{PROTOCOL, Spec, ranks_of};
 
@@ -27,8 +28,9 @@ pub(crate) struct Started {
     pub(crate) socket: OwnedFd,
 }
 
-/// Starts process `process` of the job as `program`, which is `spec.program` found on the path.
-pub(crate) fn spawn(spec: &Spec, program: &Path, process: usize, stdin: Stdio) -> io::Result<Started> {
+/// Starts process `process` of the job as `program`, which is `spec.program` found on the path. `piped`: its output
+/// comes back through pipes.
+pub(crate) fn spawn(spec: &Spec, program: &Path, process: usize, stdin: Stdio, piped: bool) -> io::Result<Started> {
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
     // Out of the way of the standard descriptors, whatever this process has done to its own.
@@ -36,7 +38,7 @@ pub(crate) fn spawn(spec: &Spec, program: &Path, process: usize, stdin: Stdio) -
 
     let mut command = Command::new(program);
     command.arg0(&spec.program).args(&spec.args).process_group(0).stdin(stdin);
-    let output = || match (spec.quiet_output, spec.label) {
+    let output = || match (spec.quiet_output, piped) {
         (true, _) => Stdio::null(),
         (false, true) => Stdio::piped(),
         (false, false) => Stdio::inherit(),
@@ -53,26 +55,46 @@ pub(crate) fn spawn(spec: &Spec, program: &Path, process: usize, stdin: Stdio) -
         ("PMI_SIZE", spec.procs.to_string()),
         ("PARTAGE_PROTOCOL", PROTOCOL.to_string()),
         ("PARTAGE_THREADS", ranks.len().to_string()),
-        ("PARTAGE_LAUNCHER", std::process::id().to_string()),
     ] {
         command.env(name, value);
     }
-    let keep = move || Ok(rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?);
+    let parent = rustix::process::getpid();
+    let prepare = move || {
+        rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // Too late for the signal, if it has died before.
+        if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
+    };
     // SAFETY: `pre_exec` requires that the closure is sound to run between fork and exec of a
-    // process that may have other threads: it makes one fcntl system call, on a descriptor that
-    // it owns; it neither allocates nor locks, touches no memory that another thread may have
+    // process that may have other threads: it makes a few system calls, one of them on a descriptor
+    // that it owns; it neither allocates nor locks, touches no memory that another thread may have
     // left half-changed, and does not panic. The error it may return is an errno, made and read
     // without allocation. `theirs` is closed in this process when `command` is dropped below, and
     // in the child never, as exec drops nothing.
-    unsafe { command.pre_exec(keep) };
+    unsafe { command.pre_exec(prepare) };
     let child = command.spawn()?;
     drop(command);
 
+    let (child, pid, pidfd) = watched(child)?;
+    Ok(Started { child, pid, pidfd, socket: ours })
+}
+
+/// Starts a remote shell with pipes for all three standard streams, in a session of its own: what the user types is not
+/// for it, and it has no terminal to ask for a password on.
+pub(crate) fn spawn_shell(words: &[OsString]) -> io::Result<(Child, Pid, OwnedFd)> {
+    let (program, args) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // SAFETY: as above: one system call, which touches no memory of this process.
+    unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
+    watched(command.spawn()?)
+}
+
+fn watched(mut child: Child) -> io::Result<(Child, Pid, OwnedFd)> {
     let pid = Pid::from_child(&child);
     match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => Ok(Started { child, pid, pidfd, socket: ours }),
+        Ok(pidfd) => Ok((child, pid, pidfd)),
         Err(e) => {
-            let mut child = child;
             let _ = child.kill();
             let _ = child.wait();
             Err(e.into())
@@ -81,9 +103,8 @@ pub(crate) fn spawn(spec: &Spec, program: &Path, process: usize, stdin: Stdio) -
 }
 
 /// Whether a variable tells a process about its place in a job, so that it must not be inherited.
-fn is_of_a_job(name: &OsStr) -> bool {
+pub(crate) fn is_of_a_job(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     [&b"PMI_"[..], b"PMIX_", b"OMPI_COMM_WORLD_"].iter().any(|prefix| name.starts_with(prefix))
-        || [&b"PARTAGE_PROTOCOL"[..], b"PARTAGE_THREADS", b"PARTAGE_LAUNCHER", b"PARTAGE_BOOT", b"PARTAGE_CALL"]
-            .contains(&name)
+        || [&b"PARTAGE_PROTOCOL"[..], b"PARTAGE_THREADS", b"PARTAGE_BOOT", b"PARTAGE_CALL"].contains(&name)
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use partage_boot::{Boot, Ended, Error, Input, Kind, Observer, Spec, launch};
+use partage_boot::{Boot, Ended, Error, Hosts, Input, Kind, Observer, Row, Spec, launch};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGPIPE, SIGTERM};
@@ -277,7 +277,7 @@ fn a_hang_is_reported_once_and_the_job_goes_on() {
             self.asked += 1;
             Some(Duration::from_secs(if self.asked == 3 { 0 } else { 60 }))
         }
-        fn report(&mut self) -> Option<String> {
+        fn report(&mut self, _: &[Row]) -> Option<String> {
             self.reports += 1;
             None
         }
@@ -299,6 +299,20 @@ fn processes_notice_that_their_launcher_is_gone() {
     launcher.wait().unwrap();
     let lines: Vec<String> = out.lines().map(Result::unwrap).filter(|line| line.contains("is gone")).collect();
     assert_eq!(lines.len(), 2);
+}
+
+#[test]
+fn programs_that_know_nothing_of_us_die_with_the_launcher() {
+    let script = "echo pid $$; echo running; exec sleep 600";
+    let mut launcher = launcher("label", "sh", &[("BOOT_TEST_SCRIPT", script)]);
+    let mut out = BufReader::new(launcher.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut pids: Vec<i32> = Vec::new();
+    while pids.len() < 2 {
+        pids.extend(out.next().unwrap().split_once("pid ").map(|(_, pid)| pid.parse::<i32>().unwrap()));
+    }
+    send(&launcher, Signal::KILL);
+    launcher.wait().unwrap();
+    pids.iter().for_each(|pid| eventually(|| state_of(*pid).is_none_or(|state| state == 'Z')));
 }
 
 #[test]
@@ -328,6 +342,32 @@ fn a_job_in_a_job() {
     assert_eq!(job(2, "nested").unwrap(), Ended { code: 0, why: None });
 }
 
+/// A remote shell that stays here; the agents are this program, too.
+#[test]
+fn hosts() {
+    let script = std::env::temp_dir().join(format!("partage-boot-rsh-{}", std::process::id()));
+    std::fs::write(&script, "shift; BOOT_TEST_ROLE=agent; export BOOT_TEST_ROLE; exec \"$@\"\n").unwrap();
+    let on = |names: &str, spec: Spec| {
+        let agent = std::iter::once(std::env::current_exe().unwrap().into()).chain(CHILD.map(OsString::from));
+        let names = names.split(',').map(str::to_owned).collect();
+        let hosts = Hosts { names, shell: vec!["sh".into(), script.clone().into()], agent: agent.collect() };
+        Spec { hosts: Some(hosts), quiet_output: true, ..spec }
+    };
+    for (names, procs) in [("a", 1), ("a,b", 3), ("a,b,c", 5), ("a,b,a", 5)] {
+        let ended = run(&on(names, spec(procs, "exchange"))).unwrap();
+        assert_eq!(ended, Ended { code: 0, why: None });
+    }
+    let begin = Instant::now();
+    let ended = run(&on("a,b", spec(4, "killed"))).unwrap();
+    assert!(begin.elapsed() < SOON);
+    let why = ended.why.unwrap();
+    assert!(why.starts_with("partage: rank 2 on b (pid ") && why.ends_with("was killed by SIGKILL"), "{why}");
+    assert_eq!(run(&on("a,b", spec(4, "abort with line"))).unwrap().code, 9);
+    let line = run(&on("a,b", Spec::new("no-such-program", 2))).unwrap_err().to_string();
+    assert!(line.ends_with(": `no-such-program` is not in any directory of PATH"), "{line}");
+    std::fs::remove_file(&script).unwrap();
+}
+
 #[test]
 fn under_mpich() {
     let Some(output) = mpirun(3, "exchange") else {
@@ -350,6 +390,7 @@ fn child() {
     let me: usize = std::env::var("PMI_RANK").map_or(0, |rank| rank.parse().unwrap());
     match role.as_str() {
         "launcher" => be_a_launcher(),
+        "agent" => exit(partage_boot::agent(|_| Nobody)),
         "lines" | "lines and kill" => {
             print!("one {me}\nunfinished {me}");
             eprintln!("to stderr {me}");
@@ -455,6 +496,12 @@ fn be_a_launcher() -> ! {
         spec.program = "sh".into();
         spec.args = vec!["-c".into(), std::env::var_os("BOOT_TEST_SCRIPT").unwrap()];
     }
+    if inner == "lifeline" {
+        // Not a child of the launcher itself: that would be killed with it.
+        let shell = ["-c", r#""$0" "$@"; exit $?"#].map(OsString::from);
+        let program = std::mem::replace(&mut spec.program, "sh".into());
+        spec.args = shell.into_iter().chain([program]).chain(spec.args).collect();
+    }
     spec.label = has("label");
     spec.quiet_output = has("quiet");
     spec.forward_signals = has("signals");
@@ -485,7 +532,7 @@ fn blob(process: usize, round: usize) -> Vec<u8> {
 struct Nobody;
 
 impl Observer for Nobody {
-    fn report(&mut self) -> Option<String> {
+    fn report(&mut self, _: &[Row]) -> Option<String> {
         Some("the report".into())
     }
 }

@@ -36,6 +36,9 @@ enum What {
     /// Measure, each figure beside its floor in the same run
     #[command(subcommand)]
     Bench(bench::What),
+    /// What `run --hosts` starts on each host
+    #[command(hide = true)]
+    Agent,
     /// A rank of the demo
     #[command(hide = true)]
     DemoRank(demo::RankOptions),
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         What::Demo(options) => demo::demo(options),
         What::Info => info::info(),
         What::Bench(what) => bench::bench(what),
+        What::Agent => partage::launcher::agent(),
         What::DemoRank(options) => demo::rank(options),
         What::BenchRank(options) => bench::rank(options),
     };

@@ -1,7 +1,7 @@
 //! `partage run`: starts a program as a job and waits for its end.
 
 use clap::{Args, ValueEnum};
-use partage_boot::{Input, Spec};
+use partage_boot::{Hosts, Input, Spec};
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -14,6 +14,13 @@ pub struct Options {
     /// Processes that host them; by default one each
     #[arg(long)]
     procs: Option<usize>,
+    /// Hosts to run on, each with its share of the processes; one that is given twice gets two shares. The directory, the
+    /// program and `partage` itself must be there under the same paths
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
+    hosts: Vec<String>,
+    /// Remote shell that reaches a host, run as COMMAND HOST partage...; split at blanks
+    #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "hosts")]
+    rsh: String,
     /// Bind each rank to a core
     #[arg(long, value_enum, default_value = "none")]
     bind: Bind,
@@ -45,7 +52,15 @@ pub fn run(options: Options) -> i32 {
     let program = words.next().expect("clap requires it");
     let cores = partage_conduit::topology::allowed_cores().len();
     let ranks = options.ranks.or(options.procs).unwrap_or(cores);
+    let hosts = match hosts(options.hosts, &options.rsh) {
+        Ok(hosts) => hosts,
+        Err(e) => {
+            eprintln!("partage: {e}");
+            return 2;
+        }
+    };
     let mut spec = Spec::new(program, ranks);
+    spec.hosts = hosts;
     spec.args = words.collect();
     spec.procs = options.procs.unwrap_or(ranks);
     spec.label = options.label;
@@ -70,6 +85,18 @@ pub fn run(options: Options) -> i32 {
             2
         }
     }
+}
+
+fn hosts(names: Vec<String>, shell: &str) -> Result<Option<Hosts>, String> {
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let shell: Vec<OsString> = shell.split_whitespace().map(OsString::from).collect();
+    if shell.is_empty() {
+        return Err("--rsh: there is no command in it".into());
+    }
+    let this = std::env::current_exe().map_err(|e| format!("the path of `partage` cannot be found out: {e}"))?;
+    Ok(Some(Hosts { names, shell, agent: vec![this.into(), "agent".into()] }))
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

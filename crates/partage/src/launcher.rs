@@ -1,10 +1,10 @@
 //! Launching processes of a job and looking into them: `partage run`, the demo and re-executed tests.
 
 use crate::report;
-use partage_boot::{Ended, Error, Observer, Spec, ranks_of};
+use partage_boot::{Ended, Error, Observer, Row, Spec, ranks_of};
 use partage_conduit::record::Doing;
 use partage_conduit::shm::Peek;
-use rustix::process::{Pid, Signal};
+use std::ops::Range;
 use std::time::Duration;
 
 /// The key under which a process announces its memory.
@@ -16,29 +16,37 @@ pub fn launch(spec: &Spec) -> Result<Ended, Error> {
     launch_and_count(spec).map(|(ended, _)| ended)
 }
 
-/// The same, with the number of processes that came as far as to join a job.
+/// The same, with the number of processes of this host that came as far as to join a job.
 pub(crate) fn launch_and_count(spec: &Spec) -> Result<(Ended, usize), Error> {
-    let mut eye = Eye {
-        ranks: spec.ranks,
-        procs: spec.procs,
-        peeks: (0..spec.procs).map(|_| None).collect(),
-        joined: vec![false; spec.procs],
-    };
+    let mut eye = Eye::new(spec);
     let ended = partage_boot::launch(spec, &mut eye)?;
     Ok((ended, eye.joined.iter().filter(|j| **j).count()))
 }
 
-/// Looks into the control areas of the processes.
+/// Does on this host what a launcher on another one asks for, see [`partage_boot::agent`]; an exit code.
+pub fn agent() -> i32 {
+    partage_boot::agent(Eye::new)
+}
+
+/// Looks into the control areas of the processes of a host.
 struct Eye {
-    ranks: usize,
-    procs: usize,
+    spec: Spec,
     peeks: Vec<Option<Peek>>,
     joined: Vec<bool>,
 }
 
 impl Eye {
+    fn new(spec: &Spec) -> Eye {
+        let peeks = (0..spec.procs).map(|_| None).collect();
+        Eye { spec: spec.clone(), peeks, joined: vec![false; spec.procs] }
+    }
+
+    fn ranks_of(&self, process: usize) -> Range<usize> {
+        ranks_of(process, self.spec.ranks, self.spec.procs)
+    }
+
     fn doing_of(&self, process: usize) -> impl Iterator<Item = Option<Doing>> {
-        let count = ranks_of(process, self.ranks, self.procs).len();
+        let count = self.ranks_of(process).len();
         (0..count).map(move |i| match &self.peeks[process] {
             Some(peek) => peek.doing(i),
             None => Some(Doing::Starting),
@@ -56,7 +64,7 @@ impl Observer for Eye {
 
     fn doing(&mut self, process: usize) -> Option<String> {
         self.peeks[process].as_ref()?;
-        let first = ranks_of(process, self.ranks, self.procs).start;
+        let first = self.ranks_of(process).start;
         let mut doing: Vec<_> = self.doing_of(process).collect();
         if doing.len() == 1 {
             return doing.remove(0).map(|d| d.to_string());
@@ -75,22 +83,17 @@ impl Observer for Eye {
         Some(parts.join(", "))
     }
 
-    fn report(&mut self) -> Option<String> {
-        let rows: Vec<_> = (0..self.procs).flat_map(|p| self.doing_of(p)).collect();
-        Some(report::table(&rows))
+    fn rows(&mut self, process: usize) -> Vec<Row> {
+        self.doing_of(process).map(report::row).collect()
     }
 
     fn longest_wait(&mut self) -> Option<Duration> {
-        report::longest_wait((0..self.procs).flat_map(|p| self.doing_of(p)))
+        report::longest_wait((0..self.spec.procs).flat_map(|p| self.doing_of(p)))
     }
-}
 
-/// Asks the kernel to end this process with its launcher, also when this process is stopped. Only where the launcher is
-/// the parent; else the watching thread notices.
-pub(crate) fn die_with_launcher() {
-    let launcher = std::env::var("PARTAGE_LAUNCHER").ok().and_then(|p| p.parse::<i32>().ok());
-    let parent = rustix::process::getppid().map(Pid::as_raw_pid);
-    if launcher.is_some() && launcher == parent {
-        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    fn report(&mut self, rows: &[Row]) -> Option<String> {
+        let of = |process| std::iter::repeat_n(self.spec.host_of(process), self.ranks_of(process).len());
+        let hosts: Vec<Option<&str>> = (0..self.spec.procs).flat_map(of).collect();
+        Some(report::table(rows, &hosts))
     }
 }

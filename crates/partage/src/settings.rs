@@ -34,8 +34,12 @@ const TABLE: [(&str, &str, &str); 14] = [
     ("PARTAGE_HANG_AFTER", "never", "seconds of waiting in one call after which a report says where the ranks are"),
     ("PARTAGE_TIMEOUT", "never", "seconds after which a job is ended, with that report"),
     ("PARTAGE_TEST", "threads", "how partage::test runs ranks: threads, procs, or procs=N processes"),
+    (
+        "PARTAGE_NODE",
+        "the host",
+        "name of the node that this process is on; `partage run --hosts` sets it to the host's",
+    ),
     ("PARTAGE_PROTOCOL", "none", "set by `partage run`: the version of its protocol"),
-    ("PARTAGE_LAUNCHER", "none", "set by `partage run`: its process"),
 ];
 /// Set by us for processes that we re-execute.
 pub(crate) const CALL: &str = "PARTAGE_CALL";

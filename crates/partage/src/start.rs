@@ -401,9 +401,6 @@ fn connect() -> Result<(Kind, usize)> {
     if boot.is_none() {
         let how = std::env::var("PARTAGE_BOOT").ok().filter(|how| how != "detect");
         let connected = Boot::connect(how.as_deref()).map_err(Error::start)?;
-        if connected.kind() == Kind::Launcher {
-            launcher::die_with_launcher();
-        }
         finalize_at_exit();
         *boot = Some(connected);
     }

@@ -144,7 +144,7 @@ fn launcher_is_gone(node: &Node) -> ! {
 }
 
 fn table(node: &Node) -> String {
-    report::table(&(0..node.ranks()).map(|r| node.doing(r)).collect::<Vec<_>>())
+    report::table(&(0..node.ranks()).map(|r| report::row(node.doing(r))).collect::<Vec<_>>(), &[])
 }
 
 fn print(text: &str) {

@@ -1,0 +1,249 @@
+//! What a job is: the program, its ranks and processes, where they run, and what is wrong with it.
+//!
+//! Not contained: running it.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::Access;
+
+use crate::Error;
+
+/// A job to be launched.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// The program, found like `execvp` finds it.
+    pub program: OsString,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// How many ranks.
+    pub ranks: usize,
+    /// In how many processes; see [`ranks_of`].
+    pub procs: usize,
+    /// Variables to set, beside the launcher's own environment (less what that says about a job
+    /// which the launcher itself is part of, and less `PARTAGE_BOOT`).
+    pub env: Vec<(OsString, OsString)>,
+    /// Put the ranks of a process before every line it writes.
+    pub label: bool,
+    /// End the job after this time, with code 124.
+    pub timeout: Option<Duration>,
+    /// Report when a rank has been waiting in one call for this long; the job goes on.
+    pub hang_after: Option<Duration>,
+    /// Where the processes read from.
+    pub stdin: Input,
+    /// Discard what the processes write. The launcher's own lines still go to stderr.
+    pub quiet_output: bool,
+    /// Take the launcher's signals and pass them on. Only for a program that is a launcher and
+    /// nothing else: afterwards these signals no longer have their default effect.
+    pub forward_signals: bool,
+    /// The hosts on which the processes run; none: on this one.
+    pub hosts: Option<Hosts>,
+}
+
+/// Several hosts, and how to reach them.
+///
+/// Processes are dealt to hosts as ranks are to processes, see [`ranks_of`]. A name that stands here twice gets two
+/// shares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hosts {
+    /// As the remote shell knows them.
+    pub names: Vec<String>,
+    /// The words of the remote shell; run with the name of a host and the words of `agent` behind them.
+    pub shell: Vec<OsString>,
+    /// The command that calls [`agent`](crate::agent()) on a host.
+    pub agent: Vec<OsString>,
+}
+
+/// Where the processes of a job read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    /// The launcher's standard input goes to the process of rank 0, the others read nothing.
+    ToRankZero,
+    /// Nobody reads anything.
+    Null,
+}
+
+impl Spec {
+    /// `ranks` ranks of `program`, one per process, with no arguments and no input.
+    pub fn new(program: impl Into<OsString>, ranks: usize) -> Spec {
+        Spec {
+            program: program.into(),
+            args: Vec::new(),
+            ranks,
+            procs: ranks,
+            env: Vec::new(),
+            label: false,
+            timeout: None,
+            hang_after: None,
+            stdin: Input::Null,
+            quiet_output: false,
+            forward_signals: false,
+            hosts: None,
+        }
+    }
+
+    /// The host of a process as it was given; none if there are no hosts.
+    pub fn host_of(&self, process: usize) -> Option<&str> {
+        let names = &self.hosts.as_ref()?.names;
+        let share = (0..names.len()).find(|host| ranks_of(*host, self.procs, names.len()).contains(&process))?;
+        names.get(share).map(String::as_str)
+    }
+
+    /// Finds what is wrong with a job before anything of it is started.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let Spec { ranks, procs, .. } = *self;
+        let hosts = self.hosts.as_ref().map_or(&[][..], |hosts| &hosts.names);
+        let complaint = if ranks == 0 {
+            "-n 0: a job has at least one rank".to_owned()
+        } else if procs == 0 {
+            "a job has at least one process".to_owned()
+        } else if procs > ranks {
+            format!("{procs} processes for {ranks} ranks: a process has at least one rank")
+        } else if ranks > RANKS_MAX {
+            format!("-n {ranks}: a job has at most {RANKS_MAX} ranks")
+        } else if self.hosts.as_ref().is_some_and(|hosts| hosts.names.is_empty() || hosts.shell.is_empty()) {
+            "a job on other hosts needs their names and a remote shell".to_owned()
+        } else if hosts.iter().any(|name| name.trim().is_empty()) {
+            format!("--hosts {}: a host has a name", hosts.join(","))
+        } else if let Some(name) = hosts.iter().find(|name| name.starts_with('-')) {
+            format!("--hosts {name}: the name of a host does not begin with a hyphen")
+        } else if hosts.len() > procs {
+            format!("{} hosts for {procs} processes: a host has at least one process", hosts.len())
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(complaint))
+    }
+
+    /// Whether this process may have as many descriptors as it takes to start `procs` processes, whose output goes
+    /// through it if `piped`.
+    pub(crate) fn room_for(procs: usize, piped: bool) -> Result<(), Error> {
+        let needed = 64 + procs * if piped { 4 } else { 2 };
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        match limit.filter(|limit| needed as u64 > *limit) {
+            None => Ok(()),
+            Some(limit) => Err(Error::new(format!(
+                "{procs} processes need about {needed} descriptors, but only {limit} are allowed (ulimit -n)"
+            ))),
+        }
+    }
+}
+
+/// The ranks of a process: contiguous blocks, the first `ranks % procs` of them one longer.
+///
+/// `procs` is at least 1 and `process` below it.
+pub fn ranks_of(process: usize, ranks: usize, procs: usize) -> Range<usize> {
+    let (each, more) = (ranks / procs, ranks % procs);
+    let begin = |process: usize| process * each + process.min(more);
+    begin(process)..begin(process + 1)
+}
+
+/// More ranks than anybody has use for; a typing error, most likely.
+const RANKS_MAX: usize = 1 << 16;
+
+/// The file that `execvp` would start as `program`.
+pub(crate) fn find(program: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Error> {
+    let name = program.display();
+    if program.is_empty() {
+        return Err(Error::new("no program given"));
+    }
+    if program.as_bytes().contains(&b'/') {
+        let file = PathBuf::from(program);
+        return match usable(&file) {
+            Ok(()) => Ok(file),
+            Err(why) => Err(Error::new(format!("`{name}` {why}"))),
+        };
+    }
+    let mut found = None;
+    for directory in std::env::split_paths(path.unwrap_or(OsStr::new("/bin:/usr/bin"))) {
+        // An empty entry is the current directory.
+        let file =
+            if directory.as_os_str().is_empty() { Path::new(".").join(program) } else { directory.join(program) };
+        match usable(&file) {
+            Ok(()) => return Ok(file),
+            Err(_) if !file.exists() => {}
+            Err(why) => found = found.or(Some(format!("`{}` {why}", file.display()))),
+        }
+    }
+    let here = Path::new(program).is_file();
+    let hint = if here { format!("; did you mean `./{name}`?") } else { String::new() };
+    Err(Error::new(found.unwrap_or(format!("`{name}` is not in any directory of PATH{hint}"))))
+}
+
+fn usable(file: &Path) -> Result<(), String> {
+    match std::fs::metadata(file) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err("does not exist".into()),
+        Err(e) => Err(format!("cannot be started: {e}")),
+        Ok(meta) if meta.is_dir() => Err("is a directory, not a program".into()),
+        Ok(_) if rustix::fs::access(file, Access::EXEC_OK).is_err() => Err("is not executable".into()),
+        Ok(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_contiguous_and_even() {
+        for ranks in 1..40 {
+            for procs in 1..=ranks {
+                let all: Vec<Range<usize>> = (0..procs).map(|p| ranks_of(p, ranks, procs)).collect();
+                assert_eq!(all.iter().cloned().flatten().collect::<Vec<_>>(), (0..ranks).collect::<Vec<_>>());
+                assert!(all.windows(2).all(|w| w[0].len() == w[1].len() || w[0].len() == w[1].len() + 1));
+                assert!(all[0].len() - all[procs - 1].len() <= 1);
+            }
+        }
+        assert_eq!(ranks_of(1, 7, 3), 3..5);
+    }
+
+    #[test]
+    fn impossible_jobs() {
+        let complaint = |ranks, procs| Spec { procs, ..Spec::new("true", ranks) }.check().unwrap_err().to_string();
+        assert_eq!(complaint(0, 1), "-n 0: a job has at least one rank");
+        assert_eq!(complaint(2, 0), "a job has at least one process");
+        assert_eq!(complaint(2, 3), "3 processes for 2 ranks: a process has at least one rank");
+        assert!(complaint(1_000_000, 1).starts_with("-n 1000000: "));
+        assert!(Spec::new("true", 2).check().is_ok());
+    }
+
+    fn on(names: &[&str], procs: usize) -> Spec {
+        let names = names.iter().map(|name| name.to_string()).collect();
+        let hosts = Hosts { names, shell: vec!["ssh".into()], agent: vec!["partage".into()] };
+        Spec { procs, hosts: Some(hosts), ..Spec::new("true", 8) }
+    }
+
+    #[test]
+    fn hosts() {
+        let complaint = |names: &[&str], procs| on(names, procs).check().unwrap_err().to_string();
+        assert_eq!(complaint(&["a", "", "b"], 4), "--hosts a,,b: a host has a name");
+        assert_eq!(complaint(&["-l"], 4), "--hosts -l: the name of a host does not begin with a hyphen");
+        assert_eq!(complaint(&["a", "b", "c"], 2), "3 hosts for 2 processes: a host has at least one process");
+        assert!(on(&[], 1).check().is_err());
+        let spec = on(&["a", "b", "a"], 5);
+        spec.check().unwrap();
+        let places: Vec<_> = (0..5).filter_map(|process| spec.host_of(process)).collect();
+        assert_eq!(places, ["a", "a", "b", "b", "a"]);
+        assert_eq!((spec.host_of(5), Spec::new("true", 1).host_of(0)), (None, None));
+    }
+
+    #[test]
+    fn programs_that_cannot_be_started() {
+        let complaint =
+            |program: &str, path: &str| find(program.as_ref(), Some(path.as_ref())).unwrap_err().to_string();
+        assert_eq!(complaint("", "/bin"), "no program given");
+        assert_eq!(complaint("no-such-program", "/bin::"), "`no-such-program` is not in any directory of PATH");
+        assert_eq!(complaint("./no-such-program", "/bin"), "`./no-such-program` does not exist");
+        assert_eq!(complaint("/", "/bin"), "`/` is a directory, not a program");
+        assert_eq!(complaint("./Cargo.toml", "/bin"), "`./Cargo.toml` is not executable");
+        assert_eq!(complaint("Cargo.toml", "/bin:."), "`./Cargo.toml` is not executable");
+        assert!(complaint("Cargo.toml", "/bin").ends_with("did you mean `./Cargo.toml`?"));
+        assert!(complaint("src", "/bin:.").ends_with("is a directory, not a program"));
+        assert!(complaint("Cargo.toml/x", "").starts_with("`Cargo.toml/x` cannot be started"));
+        assert_eq!(find("sh".as_ref(), None).unwrap().file_name(), Some("sh".as_ref()));
+    }
+}

@@ -1,0 +1,505 @@
+//! Jobs over several hosts: `partage run --hosts`, with remote shells that only pretend to go elsewhere, and with network
+//! namespaces where that is allowed.
+
+mod common;
+
+use common::*;
+use partage_boot::Boot;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Across hosts a job ends within two seconds of a failure; more for busy machines.
+const SOON_ACROSS: Duration = Duration::from_secs(4);
+
+#[test]
+fn ranks() {
+    let Ok(case) = std::env::var("CASE") else { return };
+    match case.as_str() {
+        "boot" => {
+            let mut boot = Boot::connect(None).unwrap();
+            for round in 0..4 {
+                let blob = |process: usize| vec![process as u8; [0, 1, 70_000, 300][(process + round) % 4]];
+                let all = boot.exchange(&blob(boot.process())).unwrap();
+                assert!(all.iter().enumerate().all(|(process, bytes)| *bytes == blob(process)));
+                assert_eq!(all.len(), boot.processes());
+            }
+            boot.finalize();
+            println!("exchanged");
+            std::process::exit(0);
+        }
+        "wait" => {
+            let mut boot = Boot::connect(None).unwrap();
+            boot.fence().unwrap();
+            println!("ready\n");
+            boot.fence().unwrap();
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        // The memory of one node: all hosts here are one, whatever they are called.
+        _ => partage::run(|job| {
+            if job.rank().0 == 3 {
+                std::thread::sleep(Duration::from_secs(60));
+            }
+            job.barrier(); // @barrier
+        }),
+    }
+}
+
+/// A remote shell that drops the name of the host and does as it is told. It is a file for as long as this lives.
+struct Rsh {
+    directory: Directory,
+    path: PathBuf,
+}
+
+fn rsh(script: &str) -> Rsh {
+    let directory = Directory::new("rsh");
+    let path = directory.script("rsh", &format!("#!/bin/sh\n{script}\n"));
+    Rsh { directory, path }
+}
+
+/// As `ip netns exec` does it: the agent takes the place of the shell.
+fn exec() -> Rsh {
+    rsh(r#"shift; exec "$@""#)
+}
+
+/// As `ssh` does it: the agent is another process than the shell.
+fn through() -> Rsh {
+    rsh(r#"shift; "$@"; exit $?"#)
+}
+
+impl Rsh {
+    fn run(&self, hosts: &str, options: &[&str]) -> Start {
+        run(&["--hosts", hosts, "--rsh"]).arg(&self.path).args(options)
+    }
+
+    fn job(&self, hosts: &str, options: &[&str], case: &str) -> Start {
+        self.run(hosts, options).arg(this_program()).args(RANKS).env("CASE", case).env("PARTAGE_NODE", "one")
+    }
+}
+
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn output_labels_and_environment() {
+    let script = r#"echo "$PMI_RANK on $PARTAGE_NODE, $FORWARDED, $TMPDIR"; echo "error" >&2"#;
+    for rsh in [exec(), through(), rsh(r#"shift; echo Welcome; TMPDIR=/there; export TMPDIR; exec "$@""#)] {
+        let there = std::fs::read_to_string(&rsh.path).unwrap().contains("TMPDIR");
+        let start = rsh.run("a,b", &["-n", "5", "--procs", "3", "--label", "sh", "-c", script]);
+        let ended = start.env("FORWARDED", "two words").env("TMPDIR", "/here").end();
+        assert_eq!(ended.code, 0, "{ended:#?}");
+        let of_host = if there { "/there" } else { "/here" };
+        let expect =
+            ["[0-1] 0 on a", "[2-3] 1 on a", "[4] 2 on b"].map(|begin| format!("{begin}, two words, {of_host}"));
+        assert_eq!(sorted(&ended.out), expect, "{ended:#?}");
+        assert_eq!(sorted(&ended.err), ["[0-1] error", "[2-3] error", "[4] error"], "{ended:#?}");
+    }
+    let ended = exec().run("a,b", &["-n", "2", "printf", "no end of line"]).end();
+    assert_eq!(ended.succeeded(), "no end of line".repeat(2));
+    let ended = exec().run("a", &["-n", "1", "sh", "-c", "pwd; echo $PARTAGE_NODE"]).env("PARTAGE_NODE", "mine").end();
+    assert_eq!(ended.succeeded(), format!("{}\nmine\n", std::env::current_dir().unwrap().display()));
+}
+
+#[test]
+fn a_lot_of_output_is_not_lost() {
+    let script =
+        r#"i=0; while [ $i -lt 20000 ]; do echo "line $i of a text that is a little longer"; i=$((i+1)); done"#;
+    let rsh = through();
+    let running = rsh.run("a,b", &["-n", "2", "--label", "sh", "-c", script]).start();
+    let ended = running.wait();
+    let of = |label: &str| ended.out.lines().filter(|line| line.starts_with(label)).count();
+    assert_eq!((ended.code, of("[0] line "), of("[1] line ")), (0, 20_000, 20_000), "{}", ended.err);
+}
+
+#[test]
+fn output_that_nobody_reads_for_a_while() {
+    let rsh = exec();
+    let mut command = Command::new(partage());
+    command.args(["run", "--hosts", "a,b", "--rsh"]).arg(&rsh.path).args([
+        "-n",
+        "2",
+        "head",
+        "-c",
+        "8000000",
+        "/dev/zero",
+    ]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let memory = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")).unwrap();
+    assert!(memory.parse::<usize>().unwrap() < 14_000, "all is held in memory: {memory} kB");
+    let read = std::io::copy(&mut child.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(read, 16_000_000);
+}
+
+#[test]
+fn input_goes_to_rank_zero() {
+    for rsh in [exec(), through()] {
+        let (read, mut write) = std::io::pipe().unwrap();
+        let mut start = rsh.run("a,b", &["-n", "2", "--label", "cat"]);
+        start.command.stdin(Stdio::from(read));
+        let running = start.start();
+        let text: String = (0..50_000).map(|i| format!("line {i}\n")).collect();
+        write.write_all(text.as_bytes()).unwrap();
+        drop(write);
+        let ended = running.wait();
+        let lines: Vec<&str> = ended.succeeded().lines().collect();
+        assert_eq!(lines.len(), 50_000);
+        assert!(lines.iter().enumerate().all(|(i, line)| *line == format!("[0] line {i}")));
+    }
+    // One that does not read.
+    let (read, mut write) = std::io::pipe().unwrap();
+    let rsh = exec();
+    let mut start = rsh.run("a,b", &["-n", "2", "true"]);
+    start.command.stdin(Stdio::from(read));
+    let running = start.start();
+    let _ = write.write_all(&[b'x'; 30_000]);
+    running.wait().succeeded();
+}
+
+#[test]
+fn exchanges() {
+    for (hosts, ranks, procs) in [("a", 1, 1), ("a,b", 2, 2), ("a,b", 7, 5), ("a,b,c", 7, 7), ("a,b,a", 9, 4)] {
+        let (n, p) = (ranks.to_string(), procs.to_string());
+        let ended = through().job(hosts, &["-n", &n, "--procs", &p], "boot").end();
+        assert_eq!((ended.code, ended.out.matches("exchanged\n").count()), (0, procs), "{ended:#?}");
+    }
+}
+
+#[test]
+fn the_mapping_of_processes_to_hosts() {
+    let script = r#"
+        ask() { printf '%s\n' "$1" >&$PMI_FD; read -r answer <&$PMI_FD; }
+        ask "cmd=init pmi_version=1 pmi_subversion=1"
+        ask "cmd=get kvsname=any key=PMI_process_mapping"
+        echo "${answer#*value=}"
+        ask "cmd=finalize""#;
+    for (hosts, expect) in [("a,b", "(vector,(0,1,3),(1,1,2))"), ("a,b,a", "(vector,(0,2,2),(0,1,1))")] {
+        let ended = exec().run(hosts, &["-n", "5", "bash", "-c", script]).end();
+        assert_eq!(ended.succeeded(), format!("{expect}\n").repeat(5));
+    }
+}
+
+#[test]
+fn the_code_of_the_first_failure() {
+    let script = r#"[ "$PMI_RANK" = 2 ] && exit 5; exec sleep 60"#;
+    let ended = exec().run("a,b", &["-n", "4", "sh", "-c", script]).end();
+    assert!(ended.took < SOON_ACROSS);
+    let line = ended.failed(5, &["exited with code 5"]);
+    assert!(line.starts_with("partage: rank 2 on b (pid "), "{line}");
+}
+
+#[test]
+fn all_fail_at_once() {
+    for rsh in [exec(), through()] {
+        for _ in 0..10 {
+            let ended = rsh.run("a,b", &["-n", "4", "sh", "-c", "exit 3"]).end();
+            ended.failed(3, &[") exited with code 3"]);
+        }
+    }
+}
+
+/// A process, an agent or the launcher, at any moment: the job ends soon, says who it was, and nothing of it is left.
+#[test]
+fn kills_at_any_moment() {
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let mut seed = time.as_nanos() as u64 | 1;
+    let mut below = |bound: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % bound
+    };
+    let rsh = exec();
+    for round in 0..40 {
+        let running = rsh.job("a,b,c", &["-n", "5"], "wait").start();
+        let delay = Duration::from_micros(below(60_000));
+        std::thread::sleep(delay);
+        let agents = running.children();
+        let processes: Vec<i32> = agents.iter().flat_map(|agent| children_of(*agent)).collect();
+        let pick = |of: &[i32], number: u64| of.get(number as usize % of.len().max(1)).copied();
+        let (kind, number) = (below(6), below(100));
+        let victim = match kind {
+            0 => running.pid(),
+            1 => pick(&agents, number).unwrap_or(running.pid()),
+            _ => pick(&processes, number).or(pick(&agents, number)).unwrap_or(running.pid()),
+        };
+        kill(victim, libc::SIGKILL);
+        let killed = Instant::now();
+        let launcher = victim == running.pid();
+        let ended = running.wait_with(SOON_ACROSS);
+        let what = format!("round {round}: {victim} of {agents:?} {processes:?} after {delay:?}: {ended:#?}");
+        assert!(killed.elapsed() < SOON_ACROSS, "{what}");
+        let (code, line) = match victim {
+            _ if launcher => (137, ""),
+            victim if processes.contains(&victim) => (137, " was killed by SIGKILL"),
+            // Before its agent has said that it is ready nothing is started.
+            _ if ended.code == 2 => (2, "` was killed by SIGKILL"),
+            _ => (1, " was lost (`"),
+        };
+        assert_eq!(ended.code, code, "{what}");
+        assert!(launcher || ended.line().contains(line), "{what}");
+    }
+}
+
+#[test]
+fn a_process_is_killed() {
+    for rsh in [exec(), through()] {
+        let running = rsh.job("hosta,hostb", &["-n", "4"], "wait").start();
+        running.out_says(|text| text.matches("ready\n").count() == 4);
+        let victim = processes_of(&running, "3");
+        kill(victim, libc::SIGKILL);
+        let killed = Instant::now();
+        let ended = running.wait();
+        assert!(killed.elapsed() < SOON_ACROSS);
+        let line = ended.failed(137, &["was killed by SIGKILL"]);
+        assert!(line.starts_with(&format!("partage: rank 3 on hostb (pid {victim}) ")), "{line}");
+    }
+}
+
+/// The process of the job whose PMI_RANK is so.
+fn processes_of(running: &Running, rank: &str) -> i32 {
+    let has = |pid: &i32| processes_with(&format!("PMI_RANK={rank}")).contains(pid);
+    running.processes().into_iter().find(has).unwrap()
+}
+
+#[test]
+fn an_agent_is_killed() {
+    let rsh = exec();
+    let running = rsh.job("hosta,hostb", &["-n", "4"], "wait").start();
+    running.out_says(|text| text.matches("ready\n").count() == 4);
+    let agents = running.children();
+    assert_eq!(agents.len(), 2);
+    kill(agents[1], libc::SIGKILL);
+    let killed = Instant::now();
+    let ended = running.wait_with(SOON_ACROSS);
+    assert!(killed.elapsed() < SOON_ACROSS);
+    ended.failed(1, &["the connection to host hostb was lost (", "rsh` was killed by SIGKILL"]);
+}
+
+#[test]
+fn an_agent_is_told_to_end() {
+    let rsh = through();
+    let running = rsh.job("hosta,hostb", &["-n", "4"], "wait").start();
+    running.out_says(|text| text.matches("ready\n").count() == 4);
+    let agent = children_of(running.children()[0])[0];
+    kill(agent, libc::SIGTERM);
+    running.wait().failed(1, &["the connection to host hosta was lost"]);
+}
+
+#[test]
+fn the_launcher_is_killed() {
+    for rsh in [exec(), through()] {
+        for program in ["wait", "sleep"] {
+            let start = match program {
+                "wait" => rsh.job("a,b", &["-n", "4"], "wait"),
+                _ => rsh.run("a,b", &["-n", "4", "sh", "-c", "echo ready; sleep 60 & wait"]),
+            };
+            let running = start.start();
+            running.out_says(|text| text.matches("ready\n").count() == 4);
+            running.signal(libc::SIGKILL);
+            assert_eq!(running.wait_with(SOON_ACROSS).code, 137);
+        }
+    }
+}
+
+#[test]
+fn signals() {
+    for (signal, code, line) in [
+        (libc::SIGINT, 130, "partage: interrupted by SIGINT"),
+        (libc::SIGTERM, 143, "partage: interrupted by SIGTERM"),
+        (libc::SIGUSR1, 138, "was killed by SIGUSR1"),
+    ] {
+        let rsh = through();
+        let running = rsh.job("a,b", &["-n", "2"], "wait").start();
+        running.out_says(|text| text.matches("ready\n").count() == 2);
+        running.signal(signal);
+        let signalled = Instant::now();
+        running.wait().failed(code, &[line]);
+        assert!(signalled.elapsed() < SOON_ACROSS);
+    }
+}
+
+#[test]
+fn reports() {
+    let rsh = through();
+    let running = rsh.job("hosta,hostb", &["-n", "4"], "partage").start();
+    let (barrier, report) = (at!("barrier"), "partage: where the 4 ranks are (3 waiting):\n");
+    running.report_says(|text| {
+        text.contains(report)
+            && text.contains(&format!("\n  ranks 0-2 on 2 hosts  waiting in barrier at {barrier}"))
+            && text.contains("\n  rank 3 on hostb       computing\n")
+    });
+    kill(processes_of(&running, "2"), libc::SIGKILL);
+    let ended = running.wait();
+    let line = ended.failed(137, &["was killed by SIGKILL while in barrier at ", &barrier]);
+    assert!(line.starts_with("partage: rank 2 on hostb (pid "), "{line}");
+
+    let rsh = exec();
+    let running = rsh.job("hosta,hostb", &["-n", "4", "--procs", "2", "--hang-after", "1"], "partage").start();
+    running.err_says(|text| text.contains(report) && text.contains("rank 3 on hostb "));
+    running.signal(libc::SIGTERM);
+    let ended = running.wait();
+    assert_eq!(ended.err.matches(report).count(), 1, "{}", ended.err);
+    let ended = exec().job("hosta,hostb", &["-n", "4", "--timeout", "1"], "partage").end();
+    ended.failed(124, &["did not end within 1 s"]);
+    assert!(ended.err.contains(report), "{}", ended.err);
+}
+
+#[test]
+fn what_cannot_be_started() {
+    let said = |start: Start| {
+        let ended = start.end();
+        assert!(ended.took < SOON_ACROSS);
+        assert_eq!((ended.code, ended.out.as_str()), (2, ""), "{ended:#?}");
+        ended.err.lines().last().unwrap().to_owned()
+    };
+    let line = said(run(&["--hosts", "a,b", "--rsh", "no-such-shell", "-n", "2", "true"]));
+    assert!(line.starts_with("partage: cannot start `no-such-shell`, the remote shell, for host a: "), "{line}");
+
+    let refuses = rsh(r#"[ $1 = b ] && { echo "b: no route to host" >&2; exit 255; }; shift; exec "$@""#);
+    let line = said(refuses.run("a,b", &["-n", "2", "echo", "not to be seen"]));
+    let (begin, end) = ("partage: host b: `", "rsh` ended with code 255 before an agent answered: b: no route to host");
+    assert!(line.starts_with(begin) && line.ends_with(end), "{line}");
+
+    let line = said(exec().run("a,b", &["-n", "2", "no-such-program"]));
+    assert_eq!(line.replace("host b", "host a"), "partage: host a: `no-such-program` is not in any directory of PATH");
+    let lacks = rsh(r#"host=$1; shift; [ $host = b ] && mv app elsewhere; exec "$@""#);
+    let program = lacks.directory.script("app", "#!/bin/sh\necho not to be seen\n");
+    let mut start = lacks.run("b", &["-n", "2"]).arg("./app");
+    start.command.current_dir(&lacks.directory.0);
+    assert_eq!(said(start), "partage: host b: `./app` does not exist");
+    assert!(!program.exists());
+
+    let elsewhere = rsh(r#"shift; rmdir gone; exec "$@""#);
+    let gone = elsewhere.directory.0.join("gone");
+    std::fs::create_dir(&gone).unwrap();
+    let removes = rsh(&format!(r#"shift; rmdir {}; exec "$@""#, gone.display()));
+    let mut start = removes.run("b", &["-n", "2", "true"]);
+    start.command.current_dir(&gone);
+    let line = said(start);
+    assert!(line.starts_with(&format!("partage: host b: cannot enter `{}`: ", gone.display())), "{line}");
+
+    let other = rsh(r#"echo "partage-agent protocol=99 version=7.5"; exec sleep 60"#);
+    let line = said(other.run("a,b", &["-n", "2", "true"]));
+    assert!(line.contains(": its `partage` is of another version: 7.5 with agent protocol 99, here it is "), "{line}");
+
+    for (options, expect) in [
+        (&["--hosts", "a,,b", "-n", "4", "true"][..], "partage: --hosts a,,b: a host has a name"),
+        (&["--hosts", "a,b,c", "-n", "2", "true"], "partage: 3 hosts for 2 processes: a host has at least one process"),
+        (&["--hosts", "a", "--rsh", " ", "-n", "2", "true"], "partage: --rsh: there is no command in it"),
+    ] {
+        assert_eq!(said(run(options)), expect);
+    }
+    let ended = run(&["--rsh", "ssh", "-n", "2", "true"]).end();
+    assert!(ended.code == 2 && ended.err.contains("--hosts"), "{ended:#?}");
+}
+
+#[test]
+fn a_host_that_does_not_answer() {
+    let silent = rsh(r#"[ $1 = b ] && exec sleep 60; shift; exec "$@""#);
+    let ended = silent.run("a,b", &["-n", "2", "--timeout", "1", "true"]).end();
+    assert!(ended.took < Duration::from_secs(1) + SOON_ACROSS);
+    ended.failed(124, &["did not end within 1 s"]);
+    let running = silent.run("a,b", &["-n", "2", "true"]).start();
+    while running.children().len() < 2 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    running.signal(libc::SIGINT);
+    running.wait().failed(130, &["interrupted by SIGINT"]);
+}
+
+/// A link that is cut sends nothing, nor does an agent that is stopped.
+#[test]
+fn a_host_that_falls_silent() {
+    let rsh = exec();
+    let running = rsh.job("a,b", &["-n", "2"], "wait").start();
+    running.out_says(|text| text.matches("ready\n").count() == 2);
+    kill(running.children()[1], libc::SIGSTOP);
+    let ended = running.wait_with(SOON_ACROSS);
+    ended.failed(1, &["the connection to host b was lost (nothing was heard from it for 10 s)"]);
+    assert!(ended.took < Duration::from_secs(20));
+}
+
+#[test]
+fn nonsense_from_an_agent() {
+    for bytes in [r"\377\377\377\377", r"\001\000\000\000\143"] {
+        let nonsense =
+            rsh(&format!(r#"echo "partage-agent protocol=1 version=1"; printf '{bytes}'; exec cat >/dev/null"#));
+        let ended = nonsense.run("b", &["-n", "2", "true"]).end();
+        ended.failed(2, &["the connection to host b was lost (a frame "]);
+    }
+}
+
+/// Hosts made of network namespaces, removed in the end.
+struct Namespaces {
+    prefix: String,
+}
+
+impl Namespaces {
+    /// An error says why there are none.
+    fn up() -> Result<Namespaces, String> {
+        let namespaces = Namespaces { prefix: format!("partage-test-{}-", unique()) };
+        let output = namespaces.ci("netns").arg("up").output().unwrap();
+        match output.status.success() {
+            true => Ok(namespaces),
+            false => Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned()),
+        }
+    }
+
+    fn ci(&self, script: &str) -> Command {
+        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ci").join(script));
+        command.env("NETNS_PREFIX", &self.prefix);
+        command
+    }
+
+    /// `partage run` over them; arguments to come.
+    fn run(&self, options: &[&str]) -> Start {
+        let hosts = format!("{0}1,{0}2", self.prefix);
+        run(&["--rsh", "ip netns exec", "--hosts", &hosts]).args(options)
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        let _ = self.ci("netns").arg("down").output();
+    }
+}
+
+#[test]
+fn network_namespaces() {
+    let namespaces = match Namespaces::up() {
+        Ok(namespaces) => namespaces,
+        Err(why) => return skipped(&format!("no network namespaces: {why}")),
+    };
+    let prefix = &namespaces.prefix;
+    let script = r#"echo "$PARTAGE_NODE $(ip -4 -o addr show eth0 | awk '{ print $4 }')""#;
+    let ended = namespaces.run(&["-n", "2", "sh", "-c", script]).end();
+    let expect = [format!("{prefix}1 10.77.0.1/24"), format!("{prefix}2 10.77.0.2/24")];
+    assert_eq!(sorted(ended.succeeded()), expect);
+
+    let ended = namespaces.run(&["-n", "5"]).arg(this_program()).args(RANKS).env("CASE", "boot").end();
+    assert_eq!((ended.code, ended.out.matches("exchanged\n").count()), (0, 5), "{ended:#?}");
+
+    let running = namespaces.run(&["-n", "4"]).arg(this_program()).args(RANKS).env("CASE", "wait").start();
+    running.out_says(|text| text.matches("ready\n").count() == 4);
+    kill(processes_of(&running, "3"), libc::SIGKILL);
+    let killed = Instant::now();
+    let ended = running.wait();
+    assert!(killed.elapsed() < SOON_ACROSS);
+    ended.failed(137, &[&format!("rank 3 on {prefix}2 (pid "), "was killed by SIGKILL"]);
+
+    if !installed("mpirun.mpich") {
+        return skipped("mpirun.mpich is not installed");
+    }
+    let output = namespaces.ci("netns-mpirun").args(["4", "sh", "-c", script]).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{output:#?}");
+    let out = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(sorted(&out), [&expect[0], &expect[0], &expect[1], &expect[1]]);
+}
