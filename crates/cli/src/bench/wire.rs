@@ -1,7 +1,7 @@
 //! The floor of the network: libfabric by hand, between the two processes of a job.
 //!
 //! Each process opens an endpoint of its own beside the job's. The bytes lie in the job's segments, so that pages and cores
-//! are those of what it is compared with. As in [`floor`](super::floor) none of it is a runtime: no progress but by
+//! are those of what it is compared with. As in [`floor`] none of it is a runtime: no progress but by
 //! whoever polls, and whatever fails is a panic. What the network may touch is never given back.
 
 use super::floor;
