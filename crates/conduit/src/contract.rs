@@ -66,8 +66,20 @@ impl std::fmt::Display for Outside {
         if at.rank == 0 && at.offset == 0 {
             return write!(f, "the pointer is null");
         }
-        write!(f, "{len} bytes at offset {:#x} of rank {} lie outside its segment ", at.offset, at.rank)?;
-        write!(f, "({:#x}..{segment:#x})", crate::heap::FIRST)
+        write!(f, "{len} bytes at offset {:#x} of rank {} ", at.offset, at.rank)?;
+        match self.is_inside() {
+            true => write!(f, "are not allocated there"),
+            false => write!(f, "lie outside its segment ({:#x}..{segment:#x})", crate::heap::FIRST),
+        }
+    }
+}
+
+impl Outside {
+    /// Does it lie in a segment, but not where there is memory?
+    pub fn is_inside(&self) -> bool {
+        let end = self.at.offset.checked_add(self.len as u64);
+        let bounds = self.at.offset >= crate::heap::FIRST && end.is_some_and(|end| end <= self.segment);
+        (self.at.rank as usize) < self.ranks && bounds
     }
 }
 

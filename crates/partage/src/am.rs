@@ -359,6 +359,12 @@ pub struct Counters {
     pub queued: u64,
     /// Remote calls that this rank has run for others.
     pub served: u64,
+    /// Requests and remote calls to other nodes.
+    pub far: u64,
+    /// Puts to other nodes by the network itself.
+    pub far_puts: u64,
+    /// Gets from other nodes by the network itself.
+    pub far_gets: u64,
     /// Puts over active messages.
     pub reference_puts: u64,
     /// Gets over active messages.
@@ -453,9 +459,13 @@ impl Job {
     pub fn counters(&self) -> Counters {
         let inner = &self.all().inner;
         let sent = inner.seat.sent();
+        let (far_puts, far_gets) = inner.seat.far_transfers();
         Counters {
             in_line: sent.in_line,
             queued: sent.queued,
+            far: sent.far,
+            far_puts,
+            far_gets,
             served: inner.calls.served(),
             ..inner.reference.counters()
         }

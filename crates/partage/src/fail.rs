@@ -64,6 +64,11 @@ pub(crate) fn end_with(line: String) -> ! {
     resume_unwind(Box::new(Line(line)))
 }
 
+/// This thread serves others for a process of several: a failure on it ends the process.
+pub(crate) fn enter_service() {
+    QUIET.set(true);
+}
+
 /// A handler of an active message panicked; that ends the job, on whichever rank's thread it ran.
 #[cold]
 pub(crate) fn handler_panicked(target: usize, source: usize, at: &Location<'_>, payload: Box<dyn Any + Send>) -> ! {

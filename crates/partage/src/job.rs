@@ -150,23 +150,29 @@ impl Inner {
 
     /// Puts where memory is not mapped; `None` if the place is not one, or needs no other way.
     pub fn put_far(&self, site: Site, at: At, src: &[u8]) -> Option<()> {
-        let put = self.reference.forced.then(|| Reference(&self.seat).put(site, at, src))?;
+        if !self.reference.forced {
+            return self.seat.is_far(at).then(|| self.seat.put(site, at, src)).and_then(|put| self.unless_outside(put));
+        }
         self.reference.count(|c| c.reference_puts += 1);
-        self.unless_outside(put)
+        self.unless_outside(Reference(&self.seat).put(site, at, src))
     }
 
     /// Gets where memory is not mapped.
     pub fn get_far(&self, site: Site, at: At, dst: &mut [u8]) -> Option<()> {
-        let got = self.reference.forced.then(|| Reference(&self.seat).get(site, at, dst))?;
+        if !self.reference.forced {
+            return self.seat.is_far(at).then(|| self.seat.get(site, at, dst)).and_then(|got| self.unless_outside(got));
+        }
         self.reference.count(|c| c.reference_gets += 1);
-        self.unless_outside(got)
+        self.unless_outside(Reference(&self.seat).get(site, at, dst))
     }
 
     /// An atomic where memory is not mapped.
     pub fn atomic_far(&self, site: Site, at: At, what: Atomic) -> Option<u64> {
-        let done = self.reference.forced.then(|| Reference(&self.seat).atomic(site, at, what))?;
+        if !self.reference.forced {
+            return self.seat.is_far(at).then(|| self.seat.atomic(site, at, what)).and_then(|old| self.unless_outside(old));
+        }
         self.reference.count(|c| c.reference_atomics += 1);
-        self.unless_outside(done)
+        self.unless_outside(Reference(&self.seat).atomic(site, at, what))
     }
 
     fn unless_outside<T: Default>(&self, done: std::result::Result<T, Failure>) -> Option<T> {
@@ -214,7 +220,7 @@ impl Deref for Job {
 impl Job {
     pub(crate) fn new(seat: Seat, rank: usize, reference: bool) -> Job {
         let node = seat.node();
-        let (size, serial, mapped) = (node.ranks(), node.serial(), node.reach());
+        let (size, serial, mapped) = (node.ranks().count(), node.serial(), node.reach());
         let reach = if reference { mapped.nothing() } else { mapped.clone() };
         let inner = Inner {
             rank: Rank(rank as u32),
@@ -251,7 +257,8 @@ impl Job {
     /// called function may send more while its rank is here; so it takes a round in which nobody has sent
     /// anything since its last one. A job without messages has one.
     pub(crate) fn end(&self, site: Site) {
-        let sent = || self.all.inner.seat.sent().queued + self.all.inner.calls.kept();
+        let seat = &self.all.inner.seat;
+        let sent = || seat.sent().queued + seat.sent().far + self.all.inner.calls.kept();
         let mut before = 0;
         loop {
             // Counted first: what is sent while this waits for others may not have been waited for.
@@ -303,8 +310,9 @@ impl Job {
         assert!(r.index() < self.size(), "{}: distance: there is no {r} in a job of {}", self.rank(), self.size());
         match r {
             _ if r == self.rank() => Distance::Me,
-            _ if node.process_of(r.index()) == node.process_of(self.rank().index()) => Distance::Process,
-            _ => Distance::Node,
+            _ if node.mine().contains(&r.index()) => Distance::Process,
+            _ if node.ranks().is_near(r.index()) => Distance::Node,
+            _ => Distance::Far,
         }
     }
 
@@ -466,6 +474,7 @@ impl Job {
                 format!("the largest free block of the segment has {}; PARTAGE_SEGMENT sets its size", bytes(largest))
             }
             Exhausted::Memory { left } => format!("{} of memory are left", bytes(left)),
+            Exhausted::Network { why } => format!("the network cannot register it: {why}"),
         };
         Error::out_of_memory(format!("{}: {call} of {}: {why}", self.rank(), bytes(len)))
     }

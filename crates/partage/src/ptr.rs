@@ -243,7 +243,9 @@ impl<T: Pod> GlobalPtr<T> {
     #[cold]
     #[track_caller]
     pub(crate) fn refuse_by(self, reach: &Reach, who: fmt::Arguments<'_>, n: usize) -> ! {
-        if let Err(outside) = reach.check(self.place(), n.saturating_mul(size_of::<T>())) {
+        if let Err(outside) = reach.check(self.place(), n.saturating_mul(size_of::<T>()))
+            && (self.is_aligned() || !outside.is_inside())
+        {
             panic!("{who}: {outside}");
         }
         let (name, align) = (std::any::type_name::<T>(), align_of::<T>());

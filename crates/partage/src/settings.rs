@@ -17,7 +17,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 14] = [
+const TABLE: [(&str, &str, &str); 19] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -37,8 +37,13 @@ const TABLE: [(&str, &str, &str); 14] = [
     (
         "PARTAGE_NODE",
         "the host",
-        "name of the node that this process is on; `partage run --hosts` sets it to the host's",
+        "name of the node that this process is on (process: one of its own); `partage run --hosts` sets it to the host's",
     ),
+    ("PARTAGE_PROVIDER", "tcp", "libfabric's provider between nodes"),
+    ("PARTAGE_INTERFACE", "one that all share", "address of the interface between nodes"),
+    ("PARTAGE_CONNECT", "10", "seconds that processes of other nodes may take to answer at the start"),
+    ("PARTAGE_PROGRESS", "thread", "who serves other nodes while ranks compute: thread, or none"),
+    ("PARTAGE_LIBFABRIC", "libfabric.so.1", "the library between nodes"),
     ("PARTAGE_PROTOCOL", "none", "set by `partage run`: the version of its protocol"),
 ];
 /// Set by us for processes that we re-execute.
@@ -79,6 +84,11 @@ pub(crate) struct Settings {
     pub own_cores: Option<bool>,
     pub radix: Option<usize>,
     pub reference: bool,
+    pub node: Option<String>,
+    pub provider: Option<String>,
+    pub interface: Option<String>,
+    pub connect: Option<Duration>,
+    pub no_progress_thread: bool,
     pub hang_after: Option<Duration>,
     pub timeout: Option<Duration>,
     pub test_procs: Option<Option<usize>>,
@@ -139,6 +149,11 @@ impl Settings {
             own_cores: one_of("PARTAGE_WAIT", &["auto", "own", "shared"])?.filter(|&i| i > 0).map(|i| i == 1),
             radix,
             reference: one_of("PARTAGE_REFERENCE", &["0", "1"])? == Some(1),
+            node: get("PARTAGE_NODE").filter(|node| !node.is_empty()),
+            provider: get("PARTAGE_PROVIDER"),
+            interface: get("PARTAGE_INTERFACE"),
+            connect: seconds("PARTAGE_CONNECT")?,
+            no_progress_thread: one_of("PARTAGE_PROGRESS", &["thread", "none"])? == Some(1),
             hang_after: seconds("PARTAGE_HANG_AFTER")?,
             timeout: seconds("PARTAGE_TIMEOUT")?,
             test_procs,

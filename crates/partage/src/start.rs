@@ -15,6 +15,7 @@ use crate::settings::{self, Settings};
 use crate::watch::Watch;
 use partage_boot::{Boot, Kind};
 use partage_conduit::contract::Exchange;
+use partage_conduit::ofi::{self, progress::Serving};
 use partage_conduit::record::Site;
 use partage_conduit::shm::{Config, Node};
 use partage_conduit::topology;
@@ -161,25 +162,31 @@ impl Launch {
         let config = self.config(&settings, kind)?;
         let node = Node::attach(&config, &mut Told).map_err(Error::start)?;
         let node = Arc::new(node);
-        if self.ranks.is_some_and(|n| n != node.ranks()) {
+        if self.ranks.is_some_and(|n| n != node.ranks().count()) {
             let asked = self.ranks.unwrap_or(0);
-            return Err(Error::start(format!("the program asks for {asked} ranks, {} were started", node.ranks())));
+            let started = node.ranks().count();
+            return Err(Error::start(format!("the program asks for {asked} ranks, {started} were started")));
         }
         let watching = Watch {
             lifeline: fail::boot()
                 .as_ref()
                 .and_then(Boot::lifeline)
                 .and_then(|fd| fd.as_fd().try_clone_to_owned().ok()),
-            own_reports: kind == Kind::Alone || kind == Kind::Pmi1 && node.mine().start == 0,
+            own_reports: kind == Kind::Alone || kind == Kind::Pmi1 && node.mine().contains(&(node.ranks().members()[0] as usize)),
             hang_after: settings.hang_after,
             timeout: settings.timeout.or(self.default_timeout),
         };
         let watching = watching.start(node.clone());
         let fate = if processes > 1 { Fate::Exit } else { fate };
         let reference = settings.reference;
-        let crew = Crew { node, site, fate, reference, body, first_failure: Arc::default() };
+        let serving = Serving::start(&node).map_err(Error::start)?;
+        let crew = Crew { node: node.clone(), site, fate, reference, body, first_failure: Arc::default() };
         let results = crew.work();
-        drop(watching);
+        if node.net().is_some() && crew.first_failure.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            // What this process sent last may not have left it, and others may still need it to.
+            Told.fence().map_err(Error::start)?;
+        }
+        drop((serving, watching));
         if let Some(why) = crew.first_failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             panic!("{why}");
         }
@@ -232,6 +239,15 @@ impl Launch {
             bind: settings.bind,
             image: image::identity(),
             host: hostname(),
+            node: settings.node.clone(),
+            network: ofi::Settings {
+                provider: settings.provider.clone(),
+                interface: settings.interface.clone(),
+                thread: !settings.no_progress_thread,
+                enter: fail::enter_service,
+                lost: |why| fail::die(1, Some(why)),
+                patience: settings.connect.unwrap_or(Duration::from_secs(10)),
+            },
             cores: settings.own_cores.map(|own| if own { Cores::Own } else { Cores::Shared }),
             radix: settings.radix,
         })
@@ -442,6 +458,14 @@ fn finalize_at_exit() {
 /// The exchange of the conduits, over the connection of this process.
 struct Told;
 
+impl Told {
+    /// Returns when all processes have called it.
+    fn fence(&self) -> std::result::Result<(), String> {
+        let mut boot = fail::boot();
+        boot.as_mut().ok_or("not connected")?.fence().map_err(|e| e.to_string())
+    }
+}
+
 impl Exchange for Told {
     fn place(&self) -> (usize, usize) {
         fail::boot().as_ref().map_or((0, 1), |b| (b.process(), b.processes()))
@@ -479,6 +503,13 @@ fn default_ranks() -> usize {
     topology::allowed_cores().len().clamp(1, quota)
 }
 
+/// The name by which a launcher knows this host, or the host itself.
 fn hostname() -> String {
+    if let Ok(name) = std::env::var("PARTAGE_NODE")
+        && !name.is_empty()
+        && name != partage_conduit::shm::EACH_PROCESS
+    {
+        return name;
+    }
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

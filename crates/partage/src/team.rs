@@ -177,7 +177,10 @@ impl Team {
         };
         node.record(self.inner.rank.index()).waiting(site);
         all_have_come();
-        let place = |rank: u32| node.record(rank as usize).last_site().unwrap_or_default();
+        let place = |rank: u32| match node.ranks().is_near(rank as usize) {
+            true => node.record(rank as usize).last_site().unwrap_or_default(),
+            false => partage_conduit::reference::last_site(seat, *site, rank).unwrap_or_default(),
+        };
         let [a, b] = who.map(|(rank, tag)| format!("rank {rank} came to {tag} ({})", place(rank)));
         // Nobody goes on, and overwrites its record, before all have read.
         all_have_come();

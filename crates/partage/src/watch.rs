@@ -3,6 +3,7 @@
 
 use crate::fail;
 use crate::report;
+use partage_boot::Row;
 use partage_conduit::shm::Node;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};
@@ -97,7 +98,7 @@ impl Watch {
                 std::process::exit(124);
             }
             if let Some(limit) = self.hang_after {
-                let longest = report::longest_wait((0..node.ranks()).map(|r| node.doing(r)));
+                let longest = report::longest_wait(node.ranks().members().iter().map(|&r| node.doing(r as usize)));
                 let hangs = longest.is_some_and(|l| l >= limit);
                 if hangs && !reported {
                     print(&table(node));
@@ -144,7 +145,11 @@ fn launcher_is_gone(node: &Node) -> ! {
 }
 
 fn table(node: &Node) -> String {
-    report::table(&(0..node.ranks()).map(|r| report::row(node.doing(r))).collect::<Vec<_>>(), &[])
+    let row = |rank| match node.ranks().is_near(rank) {
+        true => report::row(node.doing(rank)),
+        false => Row { text: "on another node".into(), waiting: None },
+    };
+    report::table(&(0..node.ranks().count()).map(row).collect::<Vec<_>>(), &[])
 }
 
 fn print(text: &str) {

@@ -74,7 +74,7 @@ fn keep(place: &'static LocalKey<RefCell<Vec<u8>>>, payload: &[u8], then: impl F
 }
 
 /// This rank and the other of its pair.
-struct Pair<'b> {
+pub struct Pair<'b> {
     b: &'b Bench<'b>,
     peer: Rank,
     /// None of a rank that waits in a barrier meanwhile.
@@ -103,8 +103,19 @@ impl<'b> Pair<'b> {
         Pair::new(b, b.job.size() - 1, |rank| rank == 0)
     }
 
+    /// The same for two that do not map each other's segments, and so have no rings.
+    pub fn apart(b: &'b Bench) -> Pair<'b> {
+        Pair::without_rings(b, 1, |rank| rank == 0)
+    }
+
     /// Collective: ranks whose numbers differ in these bits are a pair.
     fn new(b: &'b Bench, bits: usize, asks: impl Fn(usize) -> bool) -> Pair<'b> {
+        let pair = Pair::without_rings(b, bits, asks);
+        pair.rings.set(Rings::new(b.job, pair.peer).ok());
+        pair
+    }
+
+    fn without_rings(b: &'b Bench, bits: usize, asks: impl Fn(usize) -> bool) -> Pair<'b> {
         b.job.register_handlers(&[&PING, &PONG, &CALL, &ANSWER, &COPY_PING, &COPY_PONG, &LONG_PING, &TICK, &LONG_TICK]);
         let lines = b.job.alloc_all::<[u64; 8]>(2).expect("two lines");
         let peer = b.me ^ bits;
@@ -116,7 +127,7 @@ impl<'b> Pair<'b> {
             count: lines.cast(),
             over: lines.add(1).cast(),
             total: Cell::new(0),
-            rings: Cell::new(Rings::new(b.job, Rank(peer as u32)).ok()),
+            rings: Cell::new(None),
         }
     }
 
@@ -136,6 +147,11 @@ impl<'b> Pair<'b> {
         self.b.job.barrier();
         let all: u64 = self.asking.iter().map(|&rank| took[rank].0.load(Relaxed)).sum();
         all as f64 / (times * self.asking.len()) as f64
+    }
+
+    /// Round trips without a payload.
+    pub fn short_polled(&self, trips: usize) -> f64 {
+        self.polled(trips, |args| self.b.job.am(self.peer, &PING, args, &[]))
     }
 
     /// Round trips: one rank polls until its answer has been counted, the other until it is told that all is over.

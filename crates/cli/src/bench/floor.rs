@@ -1,14 +1,18 @@
-//! The floors: what the runtime does, by hand, on the same memory. All unsafe code of this command is here.
+//! The floors: what the runtime does, by hand, on the same memory. With [`wire`](super::wire) all unsafe code of this
+//! command.
 //!
 //! None of it is a runtime: no checks beyond those that a measurement names, no abort, no reports, no sleep where it
 //! spins. It lives in the job's own segments, so that pages, cores and processes are those of what it is compared with.
 
 use partage::bytemuck;
 use partage::prelude::*;
+use partage_conduit::shm::segment::{self, Mapping};
 use rustix::thread::futex;
 use std::cell::UnsafeCell;
+use std::fs::OpenOptions;
 use std::hint::black_box;
 use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Something in a cache line of its own.
@@ -32,6 +36,8 @@ pub struct Board {
     pub over: Line<AtomicU64>,
     /// When something was published.
     pub time: Line<AtomicU64>,
+    /// Rank 0 says how many samples are over.
+    pub turn: Line<AtomicU64>,
     /// A word of each rank.
     pub of: [Line<AtomicU64>; MOST_RANKS],
 }
@@ -46,6 +52,30 @@ impl Board {
         let boards = Everywhere::<Board>::new(job)?;
         // SAFETY: a board consists of atomics.
         Ok(unsafe { boards.on(Rank(0)) })
+    }
+
+    /// The same in a file of rank 0's, for processes of one node that do not map each other's segments.
+    pub fn apart(job: &Job) -> partage::Result<&Board> {
+        assert!(job.size() <= MOST_RANKS);
+        let len = size_of::<Board>().next_multiple_of(segment::HUGE);
+        let place = job.alloc_all::<[u64; 2]>(1)?.on(Rank(0));
+        let mine = (job.rank() == Rank(0)).then(|| {
+            let (file, _) = segment::create(len as u64, false).expect("a file");
+            place.put(job, [std::process::id().into(), file.as_raw_fd() as u64]);
+            file
+        });
+        job.barrier();
+        let file = mine.unwrap_or_else(|| {
+            let [process, number] = place.get(job);
+            let path = format!("/proc/{process}/fd/{number}");
+            OpenOptions::new().read(true).write(true).open(path).expect("the file of rank 0").into()
+        });
+        let mapping = Mapping::new(file.as_fd(), len, true).expect("a mapping");
+        let board = Box::leak(Box::new(mapping)).base().cast::<Board>();
+        job.barrier();
+        // SAFETY: aligned to more than a page, longer than a board (and so is the file), zeroed (which a board may be),
+        // mapped for ever, and used by nobody but through such references to atomics.
+        Ok(unsafe { &*board })
     }
 }
 
@@ -282,7 +312,7 @@ pub fn copy_in(job: &Job, dst: &mut [u8], src: GlobalPtr<u8>, times: usize) {
 }
 
 /// The address of `len` bytes, all of which lie in one segment.
-fn raw(job: &Job, p: GlobalPtr<u8>, len: usize) -> *mut u8 {
+pub fn raw(job: &Job, p: GlobalPtr<u8>, len: usize) -> *mut u8 {
     // SAFETY: only looked up here; who uses the address says why it may.
     let ends = unsafe { (p.as_raw(job), p.add(len - 1).as_raw(job)) };
     ends.0.filter(|_| ends.1.is_some()).expect("a place on this node")

@@ -1,7 +1,7 @@
 //! `partage bench`: every figure beside its floor, which is the same thing done by hand in the same run.
 //!
-//! * [`MICRO`], [`AM`]: what is measured, on how many ranks, and what it may be.
-//! * [`ranks`], [`am`]: the measurements, as the ranks of a job do them; [`floor`]: the same by hand.
+//! * [`MICRO`], [`AM`], [`NETWORK`]: what is measured, on how many ranks, and what it may be.
+//! * [`ranks`], [`am`], [`network`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand.
 //! * [`measure`]: which rounds count, and what is made of them.
 //!
 //! The driver launches this program again for each figure, as the ranks of a job; rank 0 leaves its result in a file. It
@@ -10,13 +10,16 @@
 mod am;
 mod floor;
 mod measure;
+mod network;
 mod ranks;
+mod wire;
 
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use measure::{Measured, Round, Tally};
 use partage_boot::Spec;
+use partage_conduit::ofi::endpoint::Endpoint;
 use partage_conduit::topology;
 use ranks::Bench;
 use std::path::{Path, PathBuf};
@@ -33,6 +36,8 @@ pub enum What {
     Micro(Options),
     /// Active messages and calls, each beside raw rings in the same memory
     Am(Options),
+    /// Puts, gets and messages between processes that share no memory, each beside libfabric by hand
+    Network(Options),
 }
 
 impl What {
@@ -40,6 +45,7 @@ impl What {
         match self {
             What::Micro(options) => (&MICRO, options),
             What::Am(options) => (&AM, options),
+            What::Network(options) => (&NETWORK, options),
         }
     }
 }
@@ -72,7 +78,7 @@ pub struct RankOptions {
 }
 
 use Limit::{Ratio, Value};
-use Mapping::{Hybrid, OwnCores, Procs, Threads};
+use Mapping::{Apart, Hybrid, OwnCores, Procs, Threads};
 
 /// The figures of `bench micro`, in the order in which they are measured.
 static MICRO: [Figure; 26] = [
@@ -128,6 +134,17 @@ static AM: [Figure; 20] = [
     job("rpc_8_rtt", 2, Procs, "ns", Ratio(1.5), am::rpc_rtt),
 ];
 
+/// Those of `bench network`.
+static NETWORK: [Figure; 7] = [
+    job("net_put_8", 2, Apart, "us", Limit::None, network::put_8),
+    job("net_get_8", 2, Apart, "us", Limit::None, network::get_8),
+    job("net_am_short_rtt", 2, Apart, "us", Limit::None, network::am_short_rtt),
+    job("net_put_64k_bw", 2, Apart, "us", Limit::None, network::put_bandwidth::<{ 64 << 10 }>),
+    job("net_put_1m_bw", 2, Apart, "us", Limit::None, network::put_bandwidth::<{ 1 << 20 }>),
+    job("net_put_8_stream", 2, Apart, "us", Limit::None, network::put_8_stream),
+    job("net_put_busy_target", 2, Apart, "us", Limit::None, network::put_busy_target).most(9),
+];
+
 const COLD_BUILD: &str = "cold_build";
 /// Rounds of each job where a figure compares jobs.
 const ROUNDS_OF_ONE: usize = 3;
@@ -170,6 +187,8 @@ enum Mapping {
     Threads,
     /// Two processes of threads, on two cores.
     Hybrid,
+    /// Processes on two cores that do not map each other's segments.
+    Apart,
     /// Processes with a core each; left out where there are fewer cores. No limit: machines differ. (GASNet-EX was seen
     /// to take 1.8 to 2.2 µs for a barrier of 16.)
     OwnCores,
@@ -192,6 +211,12 @@ const fn driver(name: &'static str, limit: Limit, what: fn(&Path) -> Result<f64,
 
 /// Measures and prints; 1 if something could not be measured.
 pub fn bench(what: What) -> i32 {
+    if matches!(what, What::Network(_))
+        && let Err(why) = Endpoint::version()
+    {
+        eprintln!("partage: {why}");
+        return 1;
+    }
     let (group, options) = what.group();
     let cores = topology::allowed_cores();
     let figures = match select(group, &options.only, cores.len()) {
@@ -302,8 +327,11 @@ impl Figure {
         spec.procs = match mapping {
             Threads => 1,
             Hybrid => 2,
-            Procs | OwnCores => ranks,
+            Procs | Apart | OwnCores => ranks,
         };
+        if mapping == Apart {
+            spec.env.push(("PARTAGE_NODE".into(), "process".into()));
+        }
         spec.env.push(("PARTAGE_BIND".into(), "core".into()));
         // The ranks inherit it.
         topology::allow(&cores[..if mapping == OwnCores { cores.len() } else { 2 }]);
@@ -480,13 +508,13 @@ pub fn rank(options: RankOptions) -> i32 {
             }
         }
         name => {
-            let figure = MICRO.iter().chain(&AM).find(|f| f.name == name);
-            let Some(How::Job { what, .. }) = figure.map(|f| f.how) else {
+            let figure = MICRO.iter().chain(&AM).chain(&NETWORK).find(|f| f.name == name);
+            let Some(How::Job { what, mapping, .. }) = figure.map(|f| f.how) else {
                 eprintln!("partage: no job measures {name}");
                 return 2;
             };
             partage::run(|job| -> Result<(), String> {
-                let result = what(&Bench::new(job, options.rounds).map_err(|e| e.to_string())?);
+                let result = what(&Bench::new(job, options.rounds, mapping == Apart).map_err(|e| e.to_string())?);
                 if job.rank() == partage::team::Rank(0) {
                     leave(result)?;
                 }
@@ -518,7 +546,7 @@ mod tests {
 
     #[test]
     fn figures_have_names_of_their_own() {
-        let mut names: Vec<&str> = MICRO.iter().chain(&AM).map(|f| f.name).collect();
+        let mut names: Vec<&str> = MICRO.iter().chain(&AM).chain(&NETWORK).map(|f| f.name).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|two| two[0] != two[1]));
     }

@@ -35,9 +35,10 @@ pub struct Bench<'j> {
 }
 
 impl<'j> Bench<'j> {
-    /// Collective.
-    pub fn new(job: &'j Job, rounds: usize) -> partage::Result<Bench<'j>> {
-        Ok(Bench { job, board: Board::new(job)?, me: job.rank().index(), rounds })
+    /// Collective. Ranks that are `apart` do not map each other's segments.
+    pub fn new(job: &'j Job, rounds: usize, apart: bool) -> partage::Result<Bench<'j>> {
+        let board = if apart { Board::apart(job) } else { Board::new(job) };
+        Ok(Bench { job, board: board?, me: job.rank().index(), rounds })
     }
 
     /// Rounds of floor, ours, ours, floor.

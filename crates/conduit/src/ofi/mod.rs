@@ -49,6 +49,8 @@ pub struct Settings {
     pub patience: Duration,
     /// Is there a thread that makes progress while ranks compute?
     pub thread: bool,
+    /// What that thread does first.
+    pub enter: fn(),
     /// Called when the network has failed and nobody has ended the job meanwhile; it ends the process.
     pub lost: fn(&str),
 }
@@ -56,7 +58,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let patience = Duration::from_secs(10);
-        Settings { provider: None, interface: None, patience, thread: true, lost: |why| panic!("{why}") }
+        Settings { provider: None, interface: None, patience, thread: true, enter: || (), lost: |why| panic!("{why}") }
     }
 }
 

@@ -22,6 +22,7 @@ use super::am::{Message, OF_BOUNCE, OF_BUFFER, OF_OP};
 use super::endpoint::Entry;
 use super::{Net, Seat, one_more};
 use crate::shm::Node;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
@@ -165,7 +166,13 @@ impl Serving {
         let thread = node.net().map(|_| {
             let node = node.clone();
             let thread = std::thread::Builder::new().name("partage-network".into());
-            thread.spawn(move || node.net().into_iter().for_each(|net| net.serve(&node)))
+            thread.spawn(move || {
+                let net = node.net().expect("as above");
+                (net.settings.enter)();
+                if catch_unwind(AssertUnwindSafe(|| net.serve(&node))).is_err() {
+                    (net.settings.lost)("the network's thread has panicked");
+                }
+            })
         });
         let thread = thread.transpose().map_err(|e| format!("cannot start the network's thread: {e}"))?;
         Ok(Serving { node: node.clone(), thread })

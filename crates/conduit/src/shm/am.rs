@@ -797,9 +797,14 @@ impl Seat {
         }
     }
 
-    /// Where the place is on another node, what reaches it.
+    /// Puts and gets that went to other nodes.
+    pub fn far_transfers(&self) -> (u64, u64) {
+        self.far.as_ref().map_or((0, 0), |far| far.transfers())
+    }
+
+    /// Is this place on another node?
     #[inline]
-    fn is_far(&self, at: At) -> bool {
+    pub fn is_far(&self, at: At) -> bool {
         self.outlet.near.get(at.rank as usize).is_some_and(|&near| near == FAR)
     }
 }

@@ -1,0 +1,163 @@
+//! Puts, gets and messages between two processes that share no memory, beside libfabric by hand; in microseconds.
+//!
+//! As in [`ranks`](super::ranks), every function here is run by both ranks of a job; what rank 0 returns counts. Rank 0 is
+//! the one that acts; rank 1 polls meanwhile, by way of the runtime or by hand.
+
+use super::am::Pair;
+use super::measure::Measured;
+use super::ranks::{Bench, now_ns};
+use super::wire::Wire;
+use partage::prelude::*;
+use std::cell::Cell;
+use std::hint::black_box;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+/// Operations of a sample, where each takes as long as a message to the other and back.
+const TRIPS: usize = 500;
+/// Puts of a stream that are under way by hand.
+const WINDOW: usize = 64;
+/// Bytes that a sample moves where bandwidth is measured, and how many are under way.
+const VOLUME: usize = 32 << 20;
+const UNDER_WAY: usize = 4 << 20;
+/// How long the target computes, and how much of that puts are made.
+const BUSY_NS: u64 = 100_000_000;
+const BUSY_PUTS_NS: u64 = 50_000_000;
+
+/// Both ways to the other rank.
+struct Link<'b> {
+    b: &'b Bench<'b>,
+    wire: Wire,
+    /// A block of the other rank, for the runtime.
+    there: GlobalPtr<u8>,
+    src: Vec<u8>,
+    /// Samples so far.
+    turn: Cell<u64>,
+}
+
+impl<'b> Link<'b> {
+    /// Collective: for transfers of at most `len` bytes.
+    fn new(b: &'b Bench, len: usize, window: usize) -> Link<'b> {
+        let there = b.job.alloc_all::<u8>(len).expect("a block").on(b.job.neighbor(1));
+        Link { b, wire: Wire::new(b.job, len, window), there, src: vec![1; len], turn: Cell::new(0) }
+    }
+
+    /// Microseconds of each of `times` repetitions of what rank 0 does, while rank 1 does `serve` again and again.
+    fn served(&self, times: usize, work: impl FnOnce(), serve: impl Fn()) -> f64 {
+        let (over, turn) = (&self.b.board.turn.0, self.turn.get() + 1);
+        self.turn.set(turn);
+        if self.b.me > 0 {
+            while over.load(Acquire) < turn {
+                serve();
+            }
+            return 0.0;
+        }
+        let start = now_ns();
+        work();
+        let time = now_ns() - start;
+        over.store(turn, Release);
+        time as f64 / times as f64 / 1e3
+    }
+
+    /// The same for one thing at a time, done so many times.
+    fn compare(&self, times: usize, ours: impl Fn(), by_hand: impl Fn()) -> Measured {
+        self.b.compare(
+            || self.served(times, || (0..times).for_each(|_| ours()), || self.b.job.poll()),
+            || self.served(times, || (0..times).for_each(|_| by_hand()), || self.wire.poll()),
+        )
+    }
+}
+
+/// A put of 8 bytes that is complete there.
+pub fn put_8(b: &Bench) -> Measured {
+    let link = Link::new(b, 8, 1);
+    let there = link.there.cast::<u64>();
+    link.compare(TRIPS, || there.put(b.job, black_box(1)), || link.wire.put(8))
+}
+
+/// A get of 8 bytes.
+pub fn get_8(b: &Bench) -> Measured {
+    let link = Link::new(b, 8, 1);
+    let there = link.there.cast::<u64>();
+    link.compare(TRIPS, || _ = black_box(there.get(b.job)), || link.wire.get(8))
+}
+
+/// Request and reply of 32 bytes, beside messages of 64 bytes to and fro.
+pub fn am_short_rtt(b: &Bench) -> Measured {
+    let (link, pair) = (Link::new(b, 8, 8), Pair::apart(b));
+    let answered = Cell::new(0);
+    b.compare(
+        || pair.short_polled(TRIPS) / 1e3,
+        || {
+            let ask = || {
+                let before = link.wire.received();
+                link.wire.send();
+                while link.wire.received() == before {
+                    link.wire.poll();
+                }
+            };
+            let answer = || {
+                link.wire.poll();
+                while answered.get() < link.wire.received() {
+                    link.wire.send();
+                    answered.set(answered.get() + 1);
+                }
+            };
+            link.served(TRIPS, || (0..TRIPS).for_each(|_| ask()), answer)
+        },
+    )
+}
+
+/// One of many puts of `LEN` bytes that are under way at a time: its length over this is the bandwidth.
+pub fn put_bandwidth<const LEN: usize>(b: &Bench) -> Measured {
+    stream(b, LEN, VOLUME / LEN, UNDER_WAY / LEN)
+}
+
+/// One of many puts of 8 bytes that are under way at a time.
+pub fn put_8_stream(b: &Bench) -> Measured {
+    stream(b, 8, 20 * TRIPS, WINDOW)
+}
+
+fn stream(b: &Bench, len: usize, times: usize, window: usize) -> Measured {
+    let link = Link::new(b, len, window);
+    let ours = || {
+        b.job.scope(|s| {
+            for _ in 0..times {
+                // The scope waits for all.
+                drop(s.put_ptr(link.there, black_box(&link.src)));
+            }
+        })
+    };
+    b.compare(
+        || link.served(times, ours, || b.job.poll()),
+        || link.served(times, || link.wire.puts(times, len), || link.wire.poll()),
+    )
+}
+
+/// A put of 8 bytes to a process that computes for 100 ms: the mean of those that are made in half of that time, or of
+/// the one that takes all of it.
+pub fn put_busy_target(b: &Bench) -> Measured {
+    let link = Link::new(b, 8, 1);
+    let there = link.there.cast::<u64>();
+    let busy = |put: &dyn Fn(), serve: &dyn Fn()| {
+        let start = now_ns();
+        if b.me > 0 {
+            while now_ns() - start < BUSY_NS {}
+            return link.served(1, || (), serve);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        let puts = Cell::new(0);
+        let work = || {
+            let start = now_ns();
+            while now_ns() - start < BUSY_PUTS_NS {
+                put();
+                puts.set(puts.get() + 1);
+            }
+        };
+        link.served(1, work, serve) / f64::from(puts.get())
+    };
+    b.compare(
+        || busy(&|| there.put(b.job, black_box(1)), &|| b.job.poll()),
+        || busy(&|| link.wire.put(8), &|| link.wire.poll()),
+    )
+}
