@@ -1005,6 +1005,9 @@ fn ways(job: &Job) {
         now.reference_gets - before.reference_gets,
         now.reference_atomics - before.reference_atomics,
     ];
+    let far = [now.far_puts - before.far_puts, now.far_gets - before.far_gets];
+    let is_far = job.distance(there.rank()) == Distance::Far && !reference();
+    assert_eq!(far, if is_far { [2, 3] } else { [0, 0] }, "puts and gets by the network");
     if reference() && job.size() > 1 {
         // A put of 800 bytes may be more than one message.
         assert!(puts >= 2 && gets >= 3 && atomics >= 1, "{puts} puts, {gets} gets, {atomics} atomics by messages");
@@ -1020,19 +1023,25 @@ fn ways(job: &Job) {
 fn counts(job: &Job) {
     let cells = job.alloc_all::<u64>(1).unwrap();
     let before = job.counters();
-    let (mut all, mut elsewhere) = (0, 0);
+    // By how far they go: to this process, to others of this node, to other nodes.
+    let mut wanted = [0; 3];
     for r in job.ranks() {
         for _ in 0..10 {
             job.am(r, &ADD, Add { to: cells.on(r), n: 1 }, &[]);
-            all += 1;
-            elsewhere += u64::from(job.distance(r) > Distance::Process);
+            wanted[match job.distance(r) {
+                Distance::Me | Distance::Process => 0,
+                Distance::Node => 1,
+                Distance::Far => 2,
+            }] += 1;
         }
     }
     job.quiet();
     let now = job.counters();
-    let (in_line, queued) = (now.in_line - before.in_line, now.queued - before.queued);
-    assert!(in_line + queued >= all, "{in_line} in line and {queued} queued are not {all}");
-    assert!(queued >= elsewhere, "{queued} queued, {elsewhere} to other processes");
+    let sent = [now.in_line - before.in_line, now.queued - before.queued, now.far - before.far];
+    assert!(sent.iter().zip(wanted).all(|(sent, wanted)| *sent >= wanted), "{sent:?} were sent, {wanted:?} wanted");
+    if job.ranks().all(|r| job.same_node(r)) {
+        assert_eq!((now.far, now.far_puts, now.far_gets), (0, 0, 0), "over the network, on one node");
+    }
     job.barrier();
     let before = job.counters();
     job.barrier();
