@@ -733,14 +733,14 @@ static IN_ORDER: Request<Numbered> = Request::new(|token, target, message, _| {
     assert_eq!(before + 1, message.number, "from {from} to {me}");
 });
 
-/// Handlers overlap where a process has several threads; where it has one, order is seen.
+/// Handlers overlap where a process has several threads, or where a network brings messages; else order is seen.
 fn order(job: &Job) {
     let me = job.rank();
     let last = job.alloc_all::<u64>(job.size()).unwrap();
     let alone = job.alloc_all::<u8>(1).unwrap();
     alone.put(job, job.ranks().all(|r| job.distance(r) != Distance::Process).into());
     job.barrier();
-    let targets: Vec<Rank> = job.ranks().filter(|r| alone.on(*r).get(job) == 1).collect();
+    let targets: Vec<Rank> = job.ranks().filter(|r| job.same_node(*r) && alone.on(*r).get(job) == 1).collect();
     let mut random = Random::new(me.0.into());
     let text = vec![0; 6000];
     for number in 1..=plenty(job, 100_000) as u64 {

@@ -12,9 +12,10 @@
 //! that is.
 //!
 //! # Order
-//! libfabric delivers what one endpoint sends another in order. Calls and results are put into their rank's queue by the
-//! thread that has read the completion queue, before another may read it, so they stay in order. Handlers run after that,
-//! possibly at the same time as later ones.
+//! libfabric begins to receive what one endpoint sends another in order, but long messages may be complete later than short
+//! ones that came after them. So requests and calls are numbered by their sources. They are taken by the thread that has
+//! read the completion queue, before another may read it: calls go into their rank's queue, and what came too early is
+//! kept until the others have come. Handlers run after that, possibly at the same time as later ones.
 
 use super::endpoint::{Context, Desc, Posted};
 use super::{Net, Seat, raise};
@@ -28,6 +29,7 @@ use crate::shm::{self, Node};
 use crate::wait::{Aborted, Step};
 use bytemuck::{Pod, Zeroable, bytes_of};
 use std::cell::UnsafeCell;
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
@@ -50,8 +52,9 @@ struct Head {
     nonce: u32,
     source: u32,
     target: u32,
-    /// So many of the target's messages to the source's process have ended without a reply.
-    ended: u32,
+    /// Of a request or call: its number among those of its source and net to this process. Of an answer: so many of the
+    /// target's messages to the source's process have ended without a reply.
+    number: u32,
     handler: u16,
     kind: u8,
     args: u8,
@@ -95,7 +98,12 @@ pub(super) struct Account {
     ended: [AtomicU32; 2],
     /// Is it among those that are to be told?
     listed: [AtomicBool; 2],
+    /// The number of the next message that is to be taken. Used by whoever reads the queue.
+    next: [AtomicU32; 2],
 }
+
+/// Messages that have come before others that were sent earlier, by source, net and number.
+pub(super) type Early = BTreeMap<(u32, usize, u32), Vec<u8>>;
 
 /// A buffer that many messages are received into.
 #[derive(Debug)]
@@ -198,7 +206,7 @@ impl Net {
 
     fn head(&self, kind: u8, source: usize, target: usize, handler: u16) -> Head {
         let (source, target) = (source as u32, target as u32);
-        Head { nonce: self.nonce, source, target, ended: 0, handler, kind, args: 0, payload: 0 }
+        Head { nonce: self.nonce, source, target, number: 0, handler, kind, args: 0, payload: 0 }
     }
 
     /// Sends a message if there is room.
@@ -300,7 +308,7 @@ impl Net {
     ) {
         let kind = if net == AM { REPLY } else { RESULT };
         let ended = self.accounts[to].ended[net].load(Relaxed);
-        let head = Head { ended, ..self.head(kind, from, to, handler) };
+        let head = Head { number: ended, ..self.head(kind, from, to, handler) };
         self.post_or_keep(ranks.place(to).0, head, args, payload);
     }
 
@@ -325,7 +333,8 @@ impl Net {
             let account = &self.accounts[source];
             // What ends from here on is listed anew.
             account.listed[net].store(false, SeqCst);
-            let head = Head { ended: account.ended[net].load(SeqCst), ..self.head(ENDED, self.first, source, net as u16) };
+            let number = account.ended[net].load(SeqCst);
+            let head = Head { number, ..self.head(ENDED, self.first, source, net as u16) };
             self.post_or_keep(ranks.place(source).0, head, &[], &[]);
         }
     }
@@ -363,6 +372,31 @@ impl Net {
         (args.len() <= ARGS).then_some(Message { head, args, payload })
     }
 
+    /// Is it this message's turn? If not it is kept.
+    pub(super) fn is_next(&self, early: &mut Early, message: &Message<'_>) -> bool {
+        let Some(net) = message.net() else { return true };
+        let Head { source, number, .. } = message.head;
+        let next = &self.accounts[source as usize].next[net];
+        if next.load(Relaxed) != number {
+            early.insert((source, net, number), message.to_bytes());
+            return false;
+        }
+        next.store(number.wrapping_add(1), Relaxed);
+        true
+    }
+
+    /// The message after this one, if it came early.
+    pub(super) fn next_early(&self, early: &mut Early, message: &Message<'_>) -> Option<Vec<u8>> {
+        if early.is_empty() {
+            return None;
+        }
+        let net = message.net()?;
+        let next = &self.accounts[message.head.source as usize].next[net];
+        let bytes = early.remove(&(message.head.source, net, next.load(Relaxed)))?;
+        next.store(next.load(Relaxed).wrapping_add(1), Relaxed);
+        Some(bytes)
+    }
+
     /// What must be done with a message before others may read the queue; the rest of it, if there is more to do.
     pub(super) fn take<'m>(&self, node: &Node, message: Message<'m>) -> Option<Message<'m>> {
         let Message { head, args, payload } = message;
@@ -370,7 +404,7 @@ impl Net {
         match head.kind {
             CALLED | RESULT => {
                 if head.kind == RESULT {
-                    self.was_told(node.ranks(), CALL, target, source, head.ended);
+                    self.was_told(node.ranks(), CALL, target, source, head.number);
                 }
                 let letter = FarLetter { source, kind: head.handler, args: args.to_vec(), payload: payload.to_vec() };
                 node.far_letters(target).push(head.kind == RESULT, letter);
@@ -394,12 +428,12 @@ impl Net {
             }
             REPLY => {
                 run(node, target, source, head.handler, args, payload, Way::None);
-                self.was_told(ranks, AM, target, source, head.ended);
+                self.was_told(ranks, AM, target, source, head.number);
                 self.got(ranks, AM, target, source);
                 node.ring(ranks.near(target));
             }
             ENDED => {
-                self.was_told(ranks, usize::from(head.handler).min(CALL), target, source, head.ended);
+                self.was_told(ranks, usize::from(head.handler).min(CALL), target, source, head.number);
                 node.ring(ranks.near(target));
             }
             MEET => {
@@ -434,6 +468,25 @@ pub(super) struct Message<'m> {
     head: Head,
     args: &'m [u8],
     payload: &'m [u8],
+}
+
+impl Message<'_> {
+    /// The net of a message that is taken in its turn.
+    fn net(&self) -> Option<usize> {
+        match self.head.kind {
+            REQUEST => Some(AM),
+            CALLED => Some(CALL),
+            _ => None,
+        }
+    }
+
+    /// As it was received.
+    fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = [bytes_of(&self.head), self.args].concat();
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        bytes.extend(self.payload);
+        bytes
+    }
 }
 
 /// Runs a handler; true if it has replied.
@@ -482,7 +535,8 @@ impl Seat {
             return false;
         }
         let kind = if lane == AM { REQUEST } else { CALLED };
-        if !net.post(process, net.head(kind, self.rank, to, handler), args, payload) {
+        let head = Head { number: sent.get(), ..net.head(kind, self.rank, to, handler) };
+        if !net.post(process, head, args, payload) {
             return false;
         }
         sent.set(sent.get().wrapping_add(1));

@@ -26,7 +26,7 @@ use crate::contract::Exchange;
 use crate::ranks::Ranks;
 use crate::shm::Node;
 use crate::wait::Relief;
-use am::{Account, Bounce, Buffer, Desk};
+use am::{Account, Bounce, Buffer, Desk, Early};
 use bytemuck::{Pod, Zeroable};
 use endpoint::{Asked, Endpoint, Peer};
 use rma::Ops;
@@ -159,7 +159,7 @@ pub struct Net {
     owing: Mutex<Vec<(usize, usize)>>,
     owed: AtomicUsize,
     /// Held by whoever reads the completion queue: what comes is put into order under it.
-    reading: Mutex<()>,
+    reading: Mutex<Early>,
     /// Where messages are received.
     buffers: Box<[Buffer]>,
     /// Those that could not be posted yet.
@@ -264,9 +264,8 @@ impl Net {
         let endpoint = Endpoint::open(&Asked {
             provider: settings.provider.clone(),
             source,
-            cq_size: 0,
-            tx_size: 0,
             min_multi_recv: am::LONGEST,
+            ..Asked::default()
         })?;
         match endpoint.mr_mode() & segment::NOT_DONE {
             0 => Ok(endpoint),

@@ -18,7 +18,7 @@
 //! died, and the launcher says so and ends this one; if it has not within a second and a half, this process ends the job
 //! itself, with what the network said.
 
-use super::am::{Message, OF_BOUNCE, OF_BUFFER, OF_OP};
+use super::am::{Early, Message, OF_BOUNCE, OF_BUFFER, OF_OP};
 use super::endpoint::Entry;
 use super::{Net, Seat, one_more};
 use crate::shm::Node;
@@ -44,8 +44,9 @@ impl Net {
     pub(crate) fn poll(&self, node: &Node) -> bool {
         let mut entries = [Entry::EMPTY; BATCH];
         let mut messages: [Option<(usize, Message<'_>)>; BATCH] = [None; BATCH];
+        let mut late = vec![];
         let n = {
-            let Ok(_reading) = self.reading.try_lock() else { return false };
+            let Ok(mut early) = self.reading.try_lock() else { return false };
             let n = match self.endpoint.poll(&mut entries) {
                 Ok(n) => n,
                 Err(broken) => {
@@ -54,13 +55,16 @@ impl Net {
                 }
             };
             for (entry, place) in entries[..n].iter().zip(&mut messages) {
-                *place = self.sort(node, entry);
+                *place = self.sort(node, entry, &mut early, &mut late);
             }
             n
         };
         for (buffer, message) in messages[..n].iter_mut().filter_map(Option::take) {
             self.handle(node, message);
             self.leave_buffer(buffer);
+        }
+        for bytes in late {
+            self.read_message(node.ranks(), &bytes).into_iter().for_each(|message| self.handle(node, message));
         }
         self.post_buffers();
         let sent = self.send_kept();
@@ -71,8 +75,14 @@ impl Net {
         n > 0 || sent
     }
 
-    /// What an entry is; a message that is left to do, with its buffer.
-    fn sort<'n>(&'n self, node: &Node, entry: &Entry) -> Option<(usize, Message<'n>)> {
+    /// What an entry is; a message that is left to do, with its buffer. `late` are those whose turn has come by it.
+    fn sort<'n>(
+        &'n self,
+        node: &Node,
+        entry: &Entry,
+        early: &mut Early,
+        late: &mut Vec<Vec<u8>>,
+    ) -> Option<(usize, Message<'n>)> {
         let context = entry.context;
         if context.is_null() {
             return None;
@@ -87,7 +97,16 @@ impl Net {
                     unsafe { std::slice::from_raw_parts(entry.buf, entry.len) }
                 });
                 let message = message.and_then(|bytes| self.read_message(node.ranks(), bytes));
-                let message = message.and_then(|message| self.take(node, message));
+                let message = message.filter(|message| self.is_next(early, message)).and_then(|message| {
+                    let left = self.take(node, message);
+                    while let Some(bytes) = self.next_early(early, &message) {
+                        let message = self.read_message(node.ranks(), &bytes).expect("it was read before");
+                        if self.take(node, message).is_some() {
+                            late.push(bytes);
+                        }
+                    }
+                    left
+                });
                 if entry.releases_buffer() {
                     // The network's use of it.
                     self.leave_buffer(buffer);
