@@ -17,12 +17,13 @@ pub const CASES: [Case; 5] = [
 /// Two ranks that empty their objects into each other's, from inside.
 fn in_use(job: &Job) {
     const EACH: u64 = 3000;
-    let all = job.dist((0..EACH).collect::<Vec<_>>());
+    // What it gives away, and what it is given: others may begin before this one does.
+    let all = job.dist(((0..EACH).collect::<Vec<_>>(), vec![]));
     let to = job.neighbor(1);
-    all.with(|mine| mine.drain(..).for_each(|x| all.tell(to, |theirs, x| theirs.push(x), x)));
+    all.with(|mine| mine.0.drain(..).for_each(|x| all.tell(to, |theirs, x| theirs.1.push(x), x)));
     job.quiet();
     job.barrier();
-    let mut came = all.with(std::mem::take);
+    let mut came = all.with(|mine| std::mem::take(&mut mine.1));
     came.sort();
     assert_eq!(came, (0..EACH).collect::<Vec<_>>());
     job.barrier();
