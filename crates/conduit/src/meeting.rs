@@ -227,8 +227,7 @@ mod tests {
         let tags = [Tag::Plain, Tag::Value(1), Tag::Value(2), Tag::Call(Call::AllocAll, 1), Tag::Exit];
         let n = tags.len();
         for case in 0..n.pow(5) {
-            let all: Vec<_> =
-                (0..5u32).map(|r| (r, tags[case / n.pow(r) % n], 100 - u64::from(r) % 3)).collect();
+            let all: Vec<_> = (0..5u32).map(|r| (r, tags[case / n.pow(r) % n], 100 - u64::from(r) % 3)).collect();
             let digests: Vec<_> = all.iter().map(|a| Digest::of(a.0, a.1, a.2)).collect();
             let words = |d: Digest| Digest::from_words(d.to_words());
             let forth = digests.iter().copied().reduce(|a, b| words(a.merge(b))).unwrap();

@@ -179,7 +179,17 @@ impl<'m> Waiter<'m> {
     /// A waiter for the owner of `bell` and `record`.
     pub fn new(bell: &'m Bell, sleepers: &'m Sleepers, record: &'m Record, abort: &'m AtomicU32, cores: Cores) -> Self {
         let (park_ns, ticks_per_us) = (PARK_NS, ticks_per_us());
-        Waiter { bell, sleepers, record, abort, cores, park_ns, relief: None, ticks_per_us, no_yield_before: Cell::new(0) }
+        Waiter {
+            bell,
+            sleepers,
+            record,
+            abort,
+            cores,
+            park_ns,
+            relief: None,
+            ticks_per_us,
+            no_yield_before: Cell::new(0),
+        }
     }
 
     /// The same, looking up from its sleep this often: a rank that has others to look after.

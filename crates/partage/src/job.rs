@@ -169,7 +169,11 @@ impl Inner {
     /// An atomic where memory is not mapped.
     pub fn atomic_far(&self, site: Site, at: At, what: Atomic) -> Option<u64> {
         if !self.reference.forced {
-            return self.seat.is_far(at).then(|| self.seat.atomic(site, at, what)).and_then(|old| self.unless_outside(old));
+            return self
+                .seat
+                .is_far(at)
+                .then(|| self.seat.atomic(site, at, what))
+                .and_then(|old| self.unless_outside(old));
         }
         self.reference.count(|c| c.reference_atomics += 1);
         self.unless_outside(Reference(&self.seat).atomic(site, at, what))

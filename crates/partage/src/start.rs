@@ -172,7 +172,8 @@ impl Launch {
                 .as_ref()
                 .and_then(Boot::lifeline)
                 .and_then(|fd| fd.as_fd().try_clone_to_owned().ok()),
-            own_reports: kind == Kind::Alone || kind == Kind::Pmi1 && node.mine().contains(&(node.ranks().members()[0] as usize)),
+            own_reports: kind == Kind::Alone
+                || kind == Kind::Pmi1 && node.mine().contains(&(node.ranks().members()[0] as usize)),
             hang_after: settings.hang_after,
             timeout: settings.timeout.or(self.default_timeout),
         };

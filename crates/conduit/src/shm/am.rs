@@ -27,8 +27,8 @@
 use crate::am::{Arrival, BESIDE, Body, Handler, IN_BUFFER, INLINE, Landing, Table, Way};
 use crate::contract::{At, Atomic, Conduit, Failure};
 use crate::copy;
-use crate::pool::{self, Buffer, Pool};
 use crate::ofi::{self, Net};
+use crate::pool::{self, Buffer, Pool};
 use crate::ranks::{FAR, Ranks};
 use crate::record::Site;
 use crate::reference;

@@ -237,8 +237,7 @@ impl Node {
         let counts: Vec<usize> = told.iter().map(|h| h.ranks as usize).collect();
         let mapped: Vec<u32> = (0..told.len() as u32).filter(|&p| maps[p as usize].is_some()).collect();
         // Which nodes the others have is theirs to say; here it is only known who is not on this one.
-        let nodes: Vec<usize> =
-            (0..told.len()).map(|p| if maps[p].is_some() { told.len() } else { p }).collect();
+        let nodes: Vec<usize> = (0..told.len()).map(|p| if maps[p].is_some() { told.len() } else { p }).collect();
         let ranks = Ranks::new(&counts, &nodes, me);
         if ranks.members().len() > control::MOST_RANKS || ranks.count() > 1 << 20 {
             let (n, most) = (ranks.members().len(), control::MOST_RANKS);
@@ -289,7 +288,8 @@ impl Node {
         let (own, bind, net) = (own.clone(), config.bind, OnceLock::new());
         static JOBS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let serial = JOBS.fetch_add(1, Relaxed) + 1;
-        let node = Node { serial, file, backing, areas, seats, hosts, ranks, net, own, reach, mail, cores, radix, bind };
+        let node =
+            Node { serial, file, backing, areas, seats, hosts, ranks, net, own, reach, mail, cores, radix, bind };
         Ok((node, mapped))
     }
 
