@@ -11,6 +11,7 @@ use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
 use partage_conduit::contract::{At, Atomic, Conduit, Failure};
 use partage_conduit::heap::Side;
+use partage_conduit::ofi::rma::{self, Started};
 use partage_conduit::record::Site;
 use partage_conduit::shm::am::Reference;
 use partage_conduit::shm::rma::Reach;
@@ -177,6 +178,27 @@ impl Inner {
         }
         self.reference.count(|c| c.reference_atomics += 1);
         self.unless_outside(Reference(&self.seat).atomic(site, at, what))
+    }
+
+    /// Does the network itself reach this place?
+    pub fn is_network(&self, at: At) -> bool {
+        !self.reference.forced && self.seat.is_far(at)
+    }
+
+    /// Has a transfer completed?
+    pub fn is_complete(&self, started: &Started) -> bool {
+        rma::is_done(&self.seat, started)
+    }
+
+    /// Waits for a transfer.
+    pub fn complete_transfer(&self, site: Site, started: &Started) {
+        rma::complete(&self.seat, site, started);
+    }
+
+    /// Waits for all transfers with other nodes.
+    #[inline]
+    pub fn complete_far(&self, site: Site) {
+        rma::complete_all(&self.seat, site);
     }
 
     fn unless_outside<T: Default>(&self, done: std::result::Result<T, Failure>) -> Option<T> {

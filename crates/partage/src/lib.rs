@@ -43,7 +43,6 @@ pub mod ptr;
 #[deny(unsafe_code)]
 mod report;
 pub mod rpc;
-#[deny(unsafe_code)]
 pub mod scope;
 #[deny(unsafe_code)]
 pub mod settings;

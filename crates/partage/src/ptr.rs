@@ -21,13 +21,16 @@
 //! });
 //! ```
 
-use crate::job::Job;
+use crate::job::{Inner, Job};
+use crate::scope::Transfer;
 use crate::team::Rank;
 use bytemuck::{Pod, Zeroable};
 use partage_conduit::contract::At;
+use partage_conduit::ofi::rma::Started;
 use partage_conduit::record::Site;
 use partage_conduit::shm::rma::Reach;
 use std::marker::PhantomData;
+use std::rc::Rc;
 use std::{fmt, hash};
 
 const OFFSET_BITS: u32 = 44;
@@ -217,6 +220,58 @@ impl<T: Pod> GlobalPtr<T> {
         let far = || job.all().inner.put_far(site, self.place(), bytemuck::cast_slice(src));
         if !self.is_aligned() || far().is_none() {
             self.refuse(job, call, src.len())
+        }
+    }
+
+    /// Starts writing all of `src`: what is not complete then, which `src` must live longer than.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn start_put(self, job: &Job, call: &'static str, src: &[T]) -> Option<Transfer> {
+        if self.is_aligned() && job.reach().write(self.place(), bytemuck::cast_slice(src)).is_ok() {
+            return None;
+        }
+        self.start_far(job, call, src.len(), |inner, site| {
+            inner.start_put(site, self.place(), bytemuck::cast_slice(src))
+        })
+        .or_else(|| {
+            self.put_slice_far(job, call, src);
+            None
+        })
+    }
+
+    /// Starts reading `dst.len()` values: what is not complete then, which `dst` must live longer than.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn start_get(self, job: &Job, call: &'static str, dst: &mut [T]) -> Option<Transfer> {
+        if self.is_aligned() && job.reach().read(self.place(), bytemuck::cast_slice_mut(dst)).is_ok() {
+            return None;
+        }
+        let n = dst.len();
+        let started = self
+            .start_far(job, call, n, |inner, site| inner.start_get(site, self.place(), bytemuck::cast_slice_mut(dst)));
+        if started.is_none() {
+            self.get_slice_far(job, call, dst);
+        }
+        started
+    }
+
+    /// Starts a transfer with another node; `None` if this is not one.
+    #[inline(never)]
+    #[track_caller]
+    fn start_far(
+        self,
+        job: &Job,
+        call: &'static str,
+        n: usize,
+        start: impl FnOnce(&Rc<Inner>, Site) -> Option<Started>,
+    ) -> Option<Transfer> {
+        let (inner, site) = (&job.all().inner, Site::here(call));
+        if !inner.is_network(self.place()) || !self.is_aligned() {
+            return None;
+        }
+        match start(inner, site) {
+            Some(started) => Some(Transfer::new(inner.clone(), site, started)),
+            None => self.refuse(job, call, n),
         }
     }
 

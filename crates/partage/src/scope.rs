@@ -1,7 +1,8 @@
 //! Non-blocking transfers. Their buffers are borrowed by a scope that cannot be forgotten; an event hands its buffer back.
 //!
-//! Between ranks of one node a transfer is a copy and complete when it has been started, so events are ready at once;
-//! programs are written the same way for conduits where they are not.
+//! Between ranks of one node a transfer is a copy and complete when it has been started, so events are ready at once. To
+//! and from other nodes it goes on while the program does; at most 256 of a rank do at a time, and one more waits for the
+//! first of them. Programs are written the same way for both.
 //!
 //! ```
 //! partage::test(2, |job| {
@@ -19,12 +20,17 @@
 //! ```
 
 use crate::Job;
+use crate::job::Inner;
 use crate::ptr::GlobalPtr;
 use crate::rpc::Pend;
 use bytemuck::Pod;
+use partage_conduit::contract::At;
+use partage_conduit::ofi::rma::{self, Started};
+use partage_conduit::record::Site;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// The stretch of the program in which borrowed buffers may be in flight: what [`Job::scope`] gives its closure.
@@ -50,14 +56,34 @@ pub struct Event<'s, R> {
 enum State<R> {
     Ready(R),
     Call(Pend<R>),
+    Far(Transfer, R),
     Taken,
+}
+
+/// A transfer with another node that is under way. Its scope outlives it.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    inner: Rc<Inner>,
+    site: Site,
+    started: Started,
 }
 
 impl Job {
     /// Runs `f` with a scope for non-blocking transfers; all of them are complete when it returns, also by unwinding.
+    #[track_caller]
     pub fn scope<'env, R>(&'env self, f: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> R) -> R {
         let scope = Scope { job: self, _s: PhantomData, _env: PhantomData };
+        // Also by unwinding: what was borrowed is not given back before the network has done with it.
+        let _completed = Completed(self, Site::here("the end of a scope"));
         f(&scope)
+    }
+}
+
+struct Completed<'j>(&'j Job, Site);
+
+impl Drop for Completed<'_> {
+    fn drop(&mut self) {
+        self.0.all().inner.complete_far(self.1);
     }
 }
 
@@ -65,21 +91,48 @@ impl<'s, 'env> Scope<'s, 'env> {
     /// Starts reading `dst.len()` values.
     #[track_caller]
     pub fn get_ptr<T: Pod>(&'s self, from: GlobalPtr<T>, dst: &'s mut [T]) -> Event<'s, &'s mut [T]> {
-        from.get_slice(self.job, dst);
-        Event::ready(dst)
+        match from.start_get(self.job, "get_ptr", dst) {
+            Some(transfer) => Event { state: State::Far(transfer, dst), _s: PhantomData, _not_send: PhantomData },
+            None => Event::ready(dst),
+        }
     }
 
     /// Starts writing all of `src`.
     #[track_caller]
     pub fn put_ptr<T: Pod>(&'s self, to: GlobalPtr<T>, src: &'s [T]) -> Event<'s, ()> {
-        to.put_slice(self.job, src);
-        Event::ready(())
+        match to.start_put(self.job, "put_ptr", src) {
+            Some(transfer) => Event { state: State::Far(transfer, ()), _s: PhantomData, _not_send: PhantomData },
+            None => Event::ready(()),
+        }
     }
 
     /// Completes everything started so far in this scope.
+    #[track_caller]
     pub fn wait_all(&'s self) {
-        // Transfers of a scope are complete when they have been started.
+        self.job.all().inner.complete_far(Site::here("wait_all"));
         self.job.fence();
+    }
+}
+
+impl Transfer {
+    pub fn new(inner: Rc<Inner>, site: Site, started: Started) -> Transfer {
+        Transfer { inner, site, started }
+    }
+}
+
+impl Inner {
+    /// Starts a put to another node; `None` if the place is not one.
+    pub fn start_put(&self, site: Site, at: At, src: &[u8]) -> Option<Started> {
+        // SAFETY: whoever started it borrows `src` for a scope, which ends by `complete_far`.
+        let started = unsafe { rma::start_put(&self.seat, site, at, src.as_ptr(), src.len()) };
+        started.ok()
+    }
+
+    /// Starts a get from another node; `None` if the place is not one.
+    pub fn start_get(&self, site: Site, at: At, dst: &mut [u8]) -> Option<Started> {
+        // SAFETY: as above, and nobody uses `dst` until then.
+        let started = unsafe { rma::start_get(&self.seat, site, at, dst.as_mut_ptr(), dst.len()) };
+        started.ok()
     }
 }
 
@@ -99,6 +152,10 @@ impl<R> Event<'_, R> {
         match self.state {
             State::Ready(value) => value,
             State::Call(pend) => pend.wait(),
+            State::Far(transfer, value) => {
+                transfer.inner.complete_transfer(transfer.site, &transfer.started);
+                value
+            }
             State::Taken => panic!("wait: this event was already polled to its end"),
         }
     }
@@ -108,6 +165,9 @@ impl<R> Event<'_, R> {
     pub fn test(&mut self) -> bool {
         match &self.state {
             State::Call(pend) => pend.test(),
+            State::Far(Transfer { inner, started, .. }, _) => {
+                inner.is_complete(started) || (inner.progress() && inner.is_complete(started))
+            }
             _ => true,
         }
     }
@@ -126,6 +186,7 @@ impl<R> Future for Event<'_, R> {
         match std::mem::replace(&mut self.state, State::Taken) {
             State::Ready(value) => Poll::Ready(value),
             State::Call(pend) => Poll::Ready(pend.take()),
+            State::Far(_, value) => Poll::Ready(value),
             State::Taken => panic!("this event was already polled to its end"),
         }
     }

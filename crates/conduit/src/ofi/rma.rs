@@ -176,7 +176,18 @@ pub fn is_done(seat: &shm::Seat, started: &Started) -> bool {
     started.0.clone().all(|number| net.ops[far.i].is_done(number))
 }
 
-/// Waits for the transfer; `progress` serves others meanwhile.
+/// Waits for all transfers of this rank.
+#[inline]
+pub fn complete_all(seat: &shm::Seat, site: Site) {
+    let Some(far) = seat.far() else { return };
+    let (_, net) = seat.beyond();
+    let done = || far.started.get() == net.ops[far.i].completed();
+    if !done() {
+        in_flight(seat.wait(site, done));
+    }
+}
+
+/// Waits for the transfer, and serves others meanwhile.
 pub fn complete(seat: &shm::Seat, site: Site, started: &Started) {
     in_flight(seat.wait(site, || is_done(seat, started)));
 }

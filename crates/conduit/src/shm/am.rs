@@ -797,6 +797,11 @@ impl Seat {
         }
     }
 
+    /// This rank's side of the network, if there is one.
+    pub(crate) fn far(&self) -> Option<&ofi::Seat> {
+        self.far.as_ref()
+    }
+
     /// Puts and gets that went to other nodes.
     pub fn far_transfers(&self) -> (u64, u64) {
         self.far.as_ref().map_or((0, 0), |far| far.transfers())

@@ -431,8 +431,8 @@ impl Seat {
             Waiter::new(area.bell(i), first.sleepers(), area.record(i), first.abort(), node.cores)
         };
         let waiter = if node.mail.can_help() { waiter.looking_up(progress::LOOK_UP_NS) } else { waiter };
-        // SAFETY: as above; the network is a part of the node.
         let waiter = match node.net() {
+            // SAFETY: as above; the network is a part of the node.
             Some(net) => waiter.relieved_by(unsafe { &*std::ptr::from_ref(net.relief()) }),
             None => waiter,
         };
