@@ -194,7 +194,7 @@ impl<'m> Waiter<'m> {
 
     /// The same, looking up from its sleep this often: a rank that has others to look after.
     pub fn looking_up(self, every_ns: u64) -> Self {
-        Waiter { park_ns: every_ns.min(PARK_NS), ..self }
+        Waiter { park_ns: every_ns.min(self.park_ns), ..self }
     }
 
     /// The same, waking a thread that does its work while it sleeps.

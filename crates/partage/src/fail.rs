@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::panic::{Location, PanicHookInfo, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 /// The exit code of a process in which a rank panicked.
 pub(crate) const PANICKED: i32 = 101;
@@ -150,7 +151,16 @@ pub(crate) fn die(code: i32, line: Option<&str>) -> ! {
     ENDING.store(true, Release);
     // What an exit code can carry, but no failure that looks like success.
     let code = if code != 0 && code & 0xff == 0 { 1 } else { code & 0xff };
-    match &mut *boot() {
+    // Another thread may hold the connection while it waits for others to come to the end; the launcher then notices that
+    // this process has gone.
+    let patience = Instant::now() + Duration::from_millis(500);
+    let mut held = loop {
+        match try_boot() {
+            None if Instant::now() < patience => std::thread::sleep(Duration::from_millis(1)),
+            held => break held,
+        }
+    };
+    match held.as_mut().and_then(|boot| boot.as_mut()) {
         Some(boot) => boot.abort(code, line.map(|l| format!("partage: {l}")).as_deref()),
         None => line.into_iter().for_each(say),
     }

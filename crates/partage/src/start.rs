@@ -185,6 +185,7 @@ impl Launch {
         let results = crew.work();
         if node.net().is_some() && crew.first_failure.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
             // What this process sent last may not have left it, and others may still need it to.
+            serving.alone();
             Told.fence().map_err(Error::start)?;
         }
         drop((serving, watching));

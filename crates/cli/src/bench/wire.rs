@@ -47,7 +47,8 @@ impl Wire {
     /// way.
     pub fn new(job: &Job, len: usize, window: usize) -> Wire {
         let provider = std::env::var("PARTAGE_PROVIDER").ok().filter(|name| !name.is_empty());
-        let asked = Asked { provider, min_multi_recv: MESSAGE, never_waits: true, ..Asked::default() };
+        let source = Some("127.0.0.1".into());
+        let asked = Asked { provider, source, min_multi_recv: MESSAGE, never_waits: true, ..Asked::default() };
         let endpoint = Endpoint::open(&asked).expect("an endpoint");
         let block = job.alloc_all::<u8>(len).expect("a block");
         let base = floor::raw(job, block.on(job.rank()), len);

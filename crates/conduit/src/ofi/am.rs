@@ -2,7 +2,7 @@
 //! many.
 //!
 //! # Credits and ends
-//! A rank may have [`WINDOW`] messages of each net under way to a process. A message ends by its reply, which the source
+//! A rank may have [`WINDOW`] requests under way to a process, and as many calls to a rank. A message ends by its reply, which the source
 //! counts when it has handled it (`got`), or without one, which the target counts (`ended`) and tells: with the next reply
 //! to that source, or in a message of its own when it has looked through what had come. Told is the whole count, so what is
 //! told twice or overtaken does no harm. A rank is quiet when it has sent as many as have been told and got.
@@ -17,7 +17,7 @@
 //! read the completion queue, before another may read it: calls go into their rank's queue, and what came too early is
 //! kept until the others have come. Handlers run after that, possibly at the same time as later ones.
 
-use super::endpoint::{Context, Desc, Posted};
+use super::endpoint::{Context, Desc, Entry, Posted};
 use super::{Net, Seat, raise};
 use crate::am::{ARGS, Arrival, Body, Way};
 use crate::meeting::{Digest, ROUNDS};
@@ -31,7 +31,7 @@ use bytemuck::{Pod, Zeroable, bytes_of};
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 /// Messages of one net that a rank may have under way to a process.
 pub const WINDOW: u32 = 128;
@@ -73,7 +73,7 @@ const HELLO_BACK: u8 = 7;
 /// What a process keeps for one of its ranks; any of its threads may use it.
 #[derive(Debug)]
 pub(super) struct Desk {
-    /// By net and process: messages that ended without a reply, as far as was told.
+    /// Messages that ended without a reply, as far as was told: requests by process, calls by rank.
     silent: [Box<[AtomicU32]>; 2],
     /// The same for those that were replied to, as soon as the reply was handled.
     got: [Box<[AtomicU32]>; 2],
@@ -82,22 +82,28 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub fn new(processes: usize) -> Desk {
-        let counts = || (0..processes).map(|_| AtomicU32::new(0)).collect();
-        Desk { silent: [counts(), counts()], got: [counts(), counts()], polls: AtomicU64::new(0) }
+    pub fn new(processes: usize, ranks: usize) -> Desk {
+        let counts = |n| (0..n).map(|_| AtomicU32::new(0)).collect();
+        let both = || [counts(processes), counts(ranks)];
+        Desk { silent: both(), got: both(), polls: AtomicU64::new(0) }
     }
 
-    fn over(&self, net: usize, process: usize) -> u32 {
-        self.silent[net][process].load(Acquire).wrapping_add(self.got[net][process].load(Acquire))
+    fn over(&self, net: usize, whose: usize) -> u32 {
+        self.silent[net][whose].load(Acquire).wrapping_add(self.got[net][whose].load(Acquire))
     }
+}
+
+/// Whose count of a rank's messages it is: requests are served by any thread of their process, calls by their rank only.
+fn whose(ranks: &Ranks, net: usize, rank: usize) -> usize {
+    if net == AM { ranks.place(rank).0 } else { rank }
 }
 
 /// What a process counts for a source on another node.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    ended: [AtomicU32; 2],
+    ended: AtomicU32,
     /// Is it among those that are to be told?
-    listed: [AtomicBool; 2],
+    listed: AtomicBool,
     /// The number of the next message that is to be taken. Used by whoever reads the queue.
     next: [AtomicU32; 2],
 }
@@ -112,6 +118,10 @@ pub(super) struct Buffer {
     context: UnsafeCell<Context>,
     /// The network has it, and so many messages in it are being looked at.
     users: AtomicU32,
+    /// Bytes of the messages that have come into it, and where the last of them ends, once the network says that it was the
+    /// last. Used by whoever reads the queue.
+    filled: AtomicUsize,
+    end: AtomicUsize,
     memory: UnsafeCell<Box<[u64]>>,
 }
 
@@ -138,7 +148,23 @@ unsafe impl Sync for Bounce {}
 impl Buffer {
     pub fn new(i: usize) -> Buffer {
         let context = UnsafeCell::new(Context::new(OF_BUFFER | (i as u64) << 8));
-        Buffer { context, users: AtomicU32::new(0), memory: UnsafeCell::new(vec![0; BUFFER / 8].into()) }
+        let (filled, end) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
+        Buffer { context, users: AtomicU32::new(0), filled, end, memory: UnsafeCell::new(vec![0; BUFFER / 8].into()) }
+    }
+
+    /// An entry of this buffer has been read; true if the network has done with it. tcp of 1.17 says so with the message that
+    /// lies last, while others, from other processes, may still be arriving before it: they lie one after the other, so all
+    /// have come when their lengths add up to where the last one ends.
+    pub fn has_read(&self, entry: &Entry) -> bool {
+        let filled = self.filled.load(Relaxed) + if entry.is_message() { entry.len } else { 0 };
+        self.filled.store(filled, Relaxed);
+        if entry.releases_buffer() {
+            // SAFETY: only the address is used.
+            let start = unsafe { (*self.memory.get()).as_ptr().addr() };
+            let end = if entry.is_message() { entry.buf.addr() + entry.len - start } else { filled };
+            self.end.store(end, Relaxed);
+        }
+        filled >= self.end.load(Relaxed)
     }
 }
 
@@ -168,6 +194,8 @@ impl Net {
         while let Some(&i) = idle.last() {
             let buffer = &self.buffers[i];
             buffer.users.store(1, Relaxed);
+            buffer.filled.store(0, Relaxed);
+            buffer.end.store(usize::MAX, Relaxed);
             // SAFETY: nobody uses the buffer (it is idle), it stays as long as the endpoint, which is a field of the same
             // value and is closed before it, and it comes back by the entry that releases it.
             let posted = unsafe {
@@ -182,12 +210,12 @@ impl Net {
         }
     }
 
-    /// One more message of the buffer is being looked at.
-    pub(super) fn use_buffer(&self, context: *mut Context) -> usize {
+    /// One more message of the buffer is being looked at; which one, and whether the network has done with it.
+    pub(super) fn use_buffer(&self, entry: &Entry) -> (usize, bool) {
         // SAFETY: a context of a buffer, whose word nobody changes.
-        let i = (unsafe { (*context).word } >> 8) as usize;
+        let i = (unsafe { (*entry.context).word } >> 8) as usize;
         self.buffers[i].users.fetch_add(1, Relaxed);
-        i
+        (i, self.buffers[i].has_read(entry))
     }
 
     /// One user less; whoever was the last posts it again.
@@ -307,17 +335,24 @@ impl Net {
         payload: &[u8],
     ) {
         let kind = if net == AM { REPLY } else { RESULT };
-        let ended = self.accounts[to].ended[net].load(Relaxed);
+        let ended = self.accounts[self.account(net, from, to)].ended.load(Acquire);
         let head = Head { number: ended, ..self.head(kind, from, to, handler) };
         self.post_or_keep(ranks.place(to).0, head, args, payload);
     }
 
-    /// `n` messages of `source` have ended without a reply; it will be told.
-    pub(crate) fn ended(&self, net: usize, source: usize, n: u32) {
-        let account = &self.accounts[source];
-        account.ended[net].fetch_add(n, AcqRel);
-        if !account.listed[net].swap(true, AcqRel) {
-            self.owing.lock().unwrap_or_else(PoisonError::into_inner).push((net, source));
+    /// Where messages of `source` to `target`, a rank of this process, are counted.
+    fn account(&self, net: usize, target: usize, source: usize) -> usize {
+        let each = self.extents.len();
+        if net == AM { source } else { each * (1 + target - self.first) + source }
+    }
+
+    /// `n` messages of `source` to `target`, a rank of this process, have ended without a reply; it will be told.
+    pub(crate) fn ended(&self, net: usize, target: usize, source: usize, n: u32) {
+        let at = self.account(net, target, source);
+        let account = &self.accounts[at];
+        account.ended.fetch_add(n, AcqRel);
+        if !account.listed.swap(true, AcqRel) {
+            self.owing.lock().unwrap_or_else(PoisonError::into_inner).push(at);
             self.owed.fetch_add(1, Release);
         }
     }
@@ -329,19 +364,26 @@ impl Net {
         }
         let owing = std::mem::take(&mut *self.owing.lock().unwrap_or_else(PoisonError::into_inner));
         self.owed.fetch_sub(owing.len(), Relaxed);
-        for (net, source) in owing {
-            let account = &self.accounts[source];
+        let each = self.extents.len();
+        for at in owing {
+            let (account, source) = (&self.accounts[at], at % each);
             // What ends from here on is listed anew.
-            account.listed[net].store(false, SeqCst);
-            let number = account.ended[net].load(SeqCst);
-            let head = Head { number, ..self.head(ENDED, self.first, source, net as u16) };
+            account.listed.swap(false, AcqRel);
+            let number = account.ended.load(Acquire);
+            let (net, target) = if at < each { (AM, self.first) } else { (CALL, self.first + at / each - 1) };
+            let head = Head { number, ..self.head(ENDED, target, source, net as u16) };
             self.post_or_keep(ranks.place(source).0, head, &[], &[]);
         }
     }
 
+    /// Is there anything that nobody has been able to send yet?
+    pub(super) fn owes(&self) -> bool {
+        self.owed.load(Relaxed) | self.kept_count.load(Relaxed) != 0
+    }
+
     /// A reply or result from `source` to a rank of this process has been dealt with.
     pub(crate) fn got(&self, ranks: &Ranks, net: usize, rank: usize, source: usize) {
-        self.desks[rank - self.first].got[net][ranks.place(source).0].fetch_add(1, Release);
+        self.desks[rank - self.first].got[net][whose(ranks, net, source)].fetch_add(1, Release);
     }
 
     /// Tells the first process of another node of a barrier.
@@ -422,7 +464,7 @@ impl Net {
         match head.kind {
             REQUEST => {
                 if !run(node, target, source, head.handler, args, payload, Way::Far) {
-                    self.ended(AM, source, 1);
+                    self.ended(AM, target, source, 1);
                 }
                 node.ring(ranks.near(target));
             }
@@ -437,7 +479,7 @@ impl Net {
                 node.ring(ranks.near(target));
             }
             MEET => {
-                let Ok(&[epoch, round]) = bytemuck::try_from_bytes::<[u64; 2]>(args) else { return };
+                let Ok([epoch, round]) = bytemuck::try_pod_read_unaligned::<[u64; 2]>(args) else { return };
                 let (round, plain) = ((round >> 32) as usize, (round as u32).checked_sub(1));
                 let bare = Digest { aux: u64::MAX, plain, first: None, odd: None };
                 let digest = match bytemuck::try_pod_read_unaligned::<[u64; 6]>(payload) {
@@ -458,7 +500,7 @@ impl Net {
     }
 
     fn was_told(&self, ranks: &Ranks, net: usize, rank: usize, source: usize, ended: u32) {
-        raise(&self.desks[rank - self.first].silent[net][ranks.place(source).0], ended);
+        raise(&self.desks[rank - self.first].silent[net][whose(ranks, net, source)], ended);
     }
 }
 
@@ -529,28 +571,29 @@ impl Seat {
         args: &[u8],
         payload: &[u8],
     ) -> bool {
-        let process = ranks.place(to).0;
-        let sent = &self.sent[lane][process];
-        if sent.get().wrapping_sub(net.desks[self.i].over(lane, process)) >= WINDOW {
+        let (process, whose) = (ranks.place(to).0, whose(ranks, lane, to));
+        let (sent, number) = (&self.sent[lane][whose], &self.numbers[lane][process]);
+        if sent.get().wrapping_sub(net.desks[self.i].over(lane, whose)) >= WINDOW {
             return false;
         }
         let kind = if lane == AM { REQUEST } else { CALLED };
-        let head = Head { number: sent.get(), ..net.head(kind, self.rank, to, handler) };
+        let head = Head { number: number.get(), ..net.head(kind, self.rank, to, handler) };
         if !net.post(process, head, args, payload) {
             return false;
         }
         sent.set(sent.get().wrapping_add(1));
+        number.set(number.get().wrapping_add(1));
         self.total.set(self.total.get() + 1);
         let mut not_quiet = self.not_quiet.borrow_mut();
-        if !not_quiet.contains(&(lane, process)) {
-            not_quiet.push((lane, process));
+        if !not_quiet.contains(&(lane, whose)) {
+            not_quiet.push((lane, whose));
         }
         true
     }
 
-    /// Has everything of this net to this process ended?
-    pub(crate) fn is_quiet_to(&self, net: &Net, lane: usize, process: usize) -> bool {
-        self.sent[lane][process].get() == net.desks[self.i].over(lane, process)
+    /// Has everything of this net to this process, or of calls to this rank, ended?
+    pub(crate) fn is_quiet_to(&self, net: &Net, lane: usize, whose: usize) -> bool {
+        self.sent[lane][whose].get() == net.desks[self.i].over(lane, whose)
     }
 
     /// Does this rank wait for anything from other nodes?
@@ -567,7 +610,7 @@ impl Seat {
     ) -> Result<(), Aborted> {
         let (_, net) = seat.beyond();
         let look = || {
-            self.not_quiet.borrow_mut().retain(|&(lane, process)| !self.is_quiet_to(net, lane, process));
+            self.not_quiet.borrow_mut().retain(|&(lane, whose)| !self.is_quiet_to(net, lane, whose));
             match !self.awaits(net) {
                 true => Step::Done,
                 false if progress() => Step::Busy,

@@ -135,13 +135,18 @@ fn choose(all: &[Whereabouts], me: usize) -> Option<String> {
     if !all.iter().any(|w| elsewhere(&w)) {
         return Some("127.0.0.1".into());
     }
-    let shared = |a: &(Ipv4Addr, u32)| all.iter().filter(elsewhere).all(|w| w.is_in(*a));
+    // An address that another has too, as that of a bridge for containers, leads nowhere.
+    let shared = |a: &(Ipv4Addr, u32)| {
+        all.iter().filter(elsewhere).all(|w| w.is_in(*a) && !w.addresses().any(|(other, _)| other == a.0))
+    };
     mine.addresses().find(shared).or(mine.addresses().next()).map(|(address, _)| address.to_string())
 }
 
 /// A process's way to other nodes.
 #[derive(Debug)]
 pub struct Net {
+    // These two go first: everything is closed before the memory that the network may have goes away.
+    regions: Mutex<Regions>,
     endpoint: Endpoint,
     /// By process; none on this node.
     peers: Box<[Option<Peer>]>,
@@ -153,10 +158,11 @@ pub struct Net {
     /// By rank of this process.
     desks: Box<[Desk]>,
     ops: Box<[Ops]>,
-    /// By rank of the job: what it is told about its messages to this process.
+    /// What sources are told about their messages: by rank of the job those to this process's handlers, then, for each rank
+    /// of this process, the calls to it.
     accounts: Box<[Account]>,
-    /// Sources that are to be told.
-    owing: Mutex<Vec<(usize, usize)>>,
+    /// Which of them are to be told.
+    owing: Mutex<Vec<usize>>,
     owed: AtomicUsize,
     /// Held by whoever reads the completion queue: what comes is put into order under it.
     reading: Mutex<Early>,
@@ -174,10 +180,11 @@ pub struct Net {
     hungry: AtomicBool,
     /// By rank of the job: how much of its segment is known to be registered.
     extents: Box<[Extent]>,
-    regions: Mutex<Regions>,
     relief: Relief,
     first: usize,
     broken: Mutex<Option<String>>,
+    /// No rank of this process makes progress any more.
+    deserted: AtomicBool,
     over: AtomicBool,
     settings: Settings,
 }
@@ -188,9 +195,11 @@ pub struct Seat {
     /// Which of the process's ranks.
     i: usize,
     rank: usize,
-    /// By net and process: how many messages were sent.
+    /// By net and process: the number of the next message.
+    numbers: [Box<[Cell<u32>]>; 2],
+    /// How many were sent: of requests by process, of calls by rank.
     sent: [Box<[Cell<u32>]>; 2],
-    /// Those that may not have ended.
+    /// Net and process or rank of those that may not have ended.
     not_quiet: RefCell<Vec<(usize, usize)>>,
     total: Cell<u64>,
     /// Puts and gets that were started.
@@ -261,11 +270,16 @@ impl Net {
 
     fn open(settings: &Settings, whereabouts: &[Whereabouts], me: usize) -> Result<Endpoint, String> {
         let source = settings.interface.clone().or_else(|| choose(whereabouts, me));
+        let on = source.as_ref().map(|source| format!(" on {source}")).unwrap_or_default();
         let endpoint = Endpoint::open(&Asked {
             provider: settings.provider.clone(),
             source,
             min_multi_recv: am::LONGEST,
             ..Asked::default()
+        });
+        let endpoint = endpoint.map_err(|why| match settings.interface {
+            Some(_) => format!("PARTAGE_INTERFACE:{on}: {why}"),
+            None => format!("{why}{on}"),
         })?;
         match endpoint.mr_mode() & segment::NOT_DONE {
             0 => Ok(endpoint),
@@ -293,9 +307,9 @@ impl Net {
             greeted: (0..processes).map(|_| AtomicBool::new(false)).collect(),
             nonce: hello.nonce as u32,
             keys: hello.keys,
-            desks: mine.clone().map(|_| Desk::new(processes)).collect(),
+            desks: mine.clone().map(|_| Desk::new(processes, count)).collect(),
             ops: mine.clone().map(|_| Ops::new()).collect(),
-            accounts: (0..count).map(|_| Account::default()).collect(),
+            accounts: (0..count * (1 + mine.len())).map(|_| Account::default()).collect(),
             owing: Mutex::default(),
             owed: AtomicUsize::new(0),
             reading: Mutex::default(),
@@ -311,6 +325,7 @@ impl Net {
             relief: Relief::default(),
             first: mine.start,
             broken: Mutex::default(),
+            deserted: AtomicBool::new(false),
             over: AtomicBool::new(false),
             settings,
         }
@@ -373,6 +388,11 @@ impl Net {
         format!("{} of libfabric {version} on {}", self.endpoint.provider(), self.endpoint.address_text())
     }
 
+    /// How long a rank may sleep: it is woken by whoever looks at the queue, which may be itself.
+    pub(crate) fn look_up_ns(&self) -> u64 {
+        if self.settings.thread { 5_000_000 } else { 500_000 }
+    }
+
     pub(crate) fn relief(&self) -> &Relief {
         &self.relief
     }
@@ -380,9 +400,11 @@ impl Net {
 
 impl Seat {
     pub(crate) fn new(net: &Net, ranks: &Ranks, rank: usize) -> Seat {
-        let sent = [0, 1].map(|_| net.peers.iter().map(|_| Cell::new(0)).collect());
+        let zeros = |n| (0..n).map(|_| Cell::new(0)).collect::<Box<[_]>>();
+        let numbers = [0, 1].map(|_| zeros(net.peers.len()));
+        let sent = [zeros(net.peers.len()), zeros(ranks.count())];
         let (total, started, puts, gets, looks, not_quiet) = Default::default();
-        Seat { i: rank - ranks.mine().start, rank, sent, not_quiet, total, started, puts, gets, looks }
+        Seat { i: rank - ranks.mine().start, rank, numbers, sent, not_quiet, total, started, puts, gets, looks }
     }
 
     /// Messages that were sent.
@@ -434,6 +456,9 @@ mod tests {
         assert_eq!(choose(&[a, b, a], 0).as_deref(), Some("10.77.0.1"));
         assert_eq!(choose(&[a, b], 1).as_deref(), Some("10.77.3.2"));
         assert_eq!(choose(&[a, c], 0).as_deref(), Some("192.168.0.1"));
+        let bridge = ([172, 17, 0, 1], 16);
+        let (d, e) = (at(1, 1, &[bridge, ([10, 1, 0, 1], 24)]), at(2, 1, &[bridge, ([10, 1, 0, 2], 24)]));
+        assert_eq!(choose(&[d, e], 0).as_deref(), Some("10.1.0.1"));
         assert_eq!(choose(&[at(1, 1, &[]), c], 0), None);
     }
 

@@ -6,7 +6,7 @@
 //! are counted for their ranks, which are rung.
 //!
 //! # Who looks
-//! * A rank that waits: at every look while it awaits something of the network, at every eighth otherwise, since looking
+//! * A rank that waits: at every look while it awaits something of the network, at every fourth otherwise, since looking
 //!   costs a system call with tcp.
 //! * A thread of the process, while no rank does: it sleeps in the queue's descriptor. While ranks look, it dozes elsewhere
 //!   for a millisecond at a time: a sleeper beside somebody who looks is woken for every message and makes it twice as slow.
@@ -26,12 +26,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Entries that are read at a time.
 const BATCH: usize = 16;
 /// A rank that awaits nothing looks at every so manieth chance.
-const SELDOM: u32 = 8;
+const SELDOM: u32 = 4;
 /// How long the thread dozes while ranks look.
 const DOZE_NS: u64 = 1_000_000;
 /// How long it sleeps in the queue.
@@ -69,7 +69,7 @@ impl Net {
         self.post_buffers();
         let sent = self.send_kept();
         self.tell_ended(node.ranks());
-        if n > 0 && self.hungry.load(Relaxed) && self.hungry.swap(false, Relaxed) {
+        if self.hungry.load(Relaxed) && self.hungry.swap(false, Relaxed) {
             node.mine().for_each(|rank| node.ring(node.ranks().near(rank)));
         }
         n > 0 || sent
@@ -90,7 +90,7 @@ impl Net {
         // SAFETY: a context of ours, whose word nobody changes.
         match unsafe { (*context).word } & 0xff {
             OF_BUFFER => {
-                let buffer = self.use_buffer(context);
+                let (buffer, released) = self.use_buffer(entry);
                 let message = entry.is_message().then(|| {
                     // SAFETY: received into a buffer that stays as it is until `leave_buffer`, which comes after the last
                     // use of the message.
@@ -107,7 +107,7 @@ impl Net {
                     }
                     left
                 });
-                if entry.releases_buffer() {
+                if released {
                     // The network's use of it.
                     self.leave_buffer(buffer);
                 }
@@ -149,7 +149,10 @@ impl Net {
         let mut last = polls();
         while !self.over.load(Acquire) {
             if let Some(why) = self.why_broken() {
-                std::thread::sleep(GRACE);
+                let end = Instant::now() + GRACE;
+                while Instant::now() < end && !self.over.load(Acquire) {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
                 if !self.over.load(Acquire) {
                     (self.settings.lost)(&format!(
                         "the network between the nodes has failed: {why} ({})",
@@ -162,7 +165,7 @@ impl Net {
             if now != std::mem::replace(&mut last, now) && !self.relief.doze(DOZE_NS) {
                 continue;
             }
-            if !self.settings.thread {
+            if !self.settings.thread && !self.deserted.load(Acquire) {
                 std::thread::sleep(SLEEP / 10);
                 continue;
             }
@@ -198,6 +201,16 @@ impl Serving {
     }
 }
 
+impl Serving {
+    /// The ranks of this process have come to their end: nobody else makes progress any more.
+    pub fn alone(&self) {
+        if let Some(net) = self.node.net() {
+            net.deserted.store(true, Release);
+            net.relief.take_over();
+        }
+    }
+}
+
 impl Drop for Serving {
     fn drop(&mut self) {
         if let (Some(net), Some(thread)) = (self.node.net(), self.thread.take()) {
@@ -214,8 +227,12 @@ impl Seat {
     #[inline]
     pub(crate) fn look(&self, node: &Node) -> bool {
         let net = node.net().expect("a seat has its network");
-        one_more(&net.desks[self.i].polls);
         self.looks.set(self.looks.get().wrapping_add(1));
-        (self.looks.get().is_multiple_of(SELDOM) || self.awaits(net)) && net.poll(node)
+        let now = self.looks.get().is_multiple_of(SELDOM) || !net.settings.thread;
+        if !(now || net.owes() || self.awaits(net)) {
+            return false;
+        }
+        one_more(&net.desks[self.i].polls);
+        net.poll(node)
     }
 }

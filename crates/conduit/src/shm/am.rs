@@ -710,7 +710,7 @@ impl Seat {
         let near = self.outlet.near[to] as usize;
         let Some(route) = self.outlet.routes[CALL].get(near) else {
             let (far, net) = self.beyond();
-            return far.is_quiet_to(net, CALL, self.node.ranks.place(to).0);
+            return far.is_quiet_to(net, CALL, to);
         };
         if route.credit.is_still_quiet() {
             return true;
@@ -725,7 +725,7 @@ impl Seat {
     #[inline(always)]
     pub fn call_ended(&self, source: usize) {
         match self.outlet.near[source] {
-            FAR => self.beyond().1.ended(CALL, source, 1),
+            FAR => self.beyond().1.ended(CALL, self.rank, source, 1),
             near => self.node.mail.ended(CALL, self.near, near as usize, 1),
         }
     }

@@ -80,6 +80,8 @@ pub struct Node {
     ranks: Ranks,
     /// What other nodes are reached by.
     net: OnceLock<Net>,
+    /// How many ranks of this machine are of processes before this one.
+    first_on_machine: usize,
     own: Arc<Mapping>,
     reach: Reach,
     mail: Mail,
@@ -191,12 +193,17 @@ impl Node {
         if let Some((why, _)) = outcomes.iter().find(|(why, _)| !why.is_empty()) {
             return Err(why.clone());
         }
-        let (mut node, mapped) = attached?;
-        if let Some(p) = mapped.iter().find(|&&p| outcomes[p as usize].1 != mapped) {
-            let (a, b) = (&node.hosts[me].0, &node.hosts[*p as usize].0);
+        let (mut node, _) = attached?;
+        // All compare all, and so all find the same.
+        let differs = |&(p, q): &(usize, u32)| outcomes.get(q as usize).is_none_or(|o| o.1 != outcomes[p].1);
+        let mut pairs = outcomes.iter().enumerate().flat_map(|(p, o)| o.1.iter().map(move |&q| (p, q)));
+        if let Some((p, q)) = pairs.find(differs) {
+            let host = |p: usize| node.hosts.get(p).map_or("?", |h| h.0.as_str());
             return Err(format!(
-                "process {me} (on {a}) and process {p} (on {b}) do not see the same processes as their node's; set \
-                 PARTAGE_NODE to a name per node"
+                "process {p} (on {}) and process {q} (on {}) do not see the same processes as their node's; set \
+                 PARTAGE_NODE to a name per node",
+                host(p),
+                host(q as usize)
             ));
         }
         let told: Vec<Hello> = told.iter().map(|h| bytemuck::pod_read_unaligned(h)).collect();
@@ -286,10 +293,27 @@ impl Node {
             Cores::Own => 4,
         };
         let (own, bind, net) = (own.clone(), config.bind, OnceLock::new());
+        let on_machine = |h: &&Hello| h.network.machine == told[me].network.machine;
+        let first_on_machine = told[..me].iter().filter(on_machine).map(|h| h.ranks as usize).sum();
         static JOBS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let serial = JOBS.fetch_add(1, Relaxed) + 1;
-        let node =
-            Node { serial, file, backing, areas, seats, hosts, ranks, net, own, reach, mail, cores, radix, bind };
+        let node = Node {
+            serial,
+            file,
+            backing,
+            areas,
+            seats,
+            hosts,
+            ranks,
+            net,
+            first_on_machine,
+            own,
+            reach,
+            mail,
+            cores,
+            radix,
+            bind,
+        };
         Ok((node, mapped))
     }
 
@@ -373,7 +397,7 @@ impl Node {
         if self.bind {
             let cores = topology::allowed_cores();
             // A refusal leaves the rank where it is; the policy was judged by masks and errs to the safe side.
-            let _ = topology::bind_to(cores[self.ranks.near(r) % cores.len()]);
+            let _ = topology::bind_to(cores[(self.first_on_machine + r - self.mine().start) % cores.len()]);
         }
         Seat::new(self.clone(), r)
     }
@@ -432,8 +456,11 @@ impl Seat {
         };
         let waiter = if node.mail.can_help() { waiter.looking_up(progress::LOOK_UP_NS) } else { waiter };
         let waiter = match node.net() {
-            // SAFETY: as above; the network is a part of the node.
-            Some(net) => waiter.relieved_by(unsafe { &*std::ptr::from_ref(net.relief()) }),
+            Some(net) => {
+                // SAFETY: as above; the network is a part of the node.
+                let relief = unsafe { &*std::ptr::from_ref(net.relief()) };
+                waiter.relieved_by(relief).looking_up(net.look_up_ns())
+            }
             None => waiter,
         };
         let places = NodePlaces::new(&node.areas, node.seats.iter().copied());
