@@ -527,16 +527,16 @@ impl Inner {
             served |= self.run_waiting();
         }
         if calls.call_in_pieces.get().is_some() {
-            // Its pieces are on their way to here: not idle.
             self.join_call();
-            return true;
+            // Its pieces are on their way to here, and the last of them wakes this rank; nothing overtakes it.
+            return served | calls.call_in_pieces.get().is_none();
         }
         // One at a time: whoever waits looks at what it waits for in between.
         if let Some(letter) = self.seat.next_letter(false) {
             self.call_arrived(letter);
             served = true;
         }
-        served | calls.result_in_pieces.get().is_some()
+        served
     }
 
     #[inline]

@@ -45,6 +45,9 @@ pub(super) const BOUNCES: usize = 64;
 /// Longer ones are not injected whatever the provider takes.
 const INJECTED: usize = 128;
 
+/// More messages of a source cannot be under way to a process.
+const MOST_EARLY: u32 = 1 << 24;
+
 /// What goes before a message.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -118,10 +121,11 @@ pub(super) struct Buffer {
     context: UnsafeCell<Context>,
     /// The network has it, and so many messages in it are being looked at.
     users: AtomicU32,
-    /// Bytes of the messages that have come into it, and where the last of them ends, once the network says that it was the
-    /// last. Used by whoever reads the queue.
+    /// Bytes of the messages that have come into it, where the farthest of them ends, and whether the network says that no
+    /// more come. Used by whoever reads the queue.
     filled: AtomicUsize,
     end: AtomicUsize,
+    flagged: AtomicBool,
     memory: UnsafeCell<Box<[u64]>>,
 }
 
@@ -148,23 +152,29 @@ unsafe impl Sync for Bounce {}
 impl Buffer {
     pub fn new(i: usize) -> Buffer {
         let context = UnsafeCell::new(Context::new(OF_BUFFER | (i as u64) << 8));
-        let (filled, end) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
-        Buffer { context, users: AtomicU32::new(0), filled, end, memory: UnsafeCell::new(vec![0; BUFFER / 8].into()) }
+        let (filled, end, flagged, users) = Default::default();
+        Buffer { context, users, filled, end, flagged, memory: UnsafeCell::new(vec![0; BUFFER / 8].into()) }
     }
 
-    /// An entry of this buffer has been read; true if the network has done with it. tcp of 1.17 says so with the message that
-    /// lies last, while others, from other processes, may still be arriving before it: they lie one after the other, so all
-    /// have come when their lengths add up to where the last one ends.
+    /// An entry of this buffer has been read; true if the network has done with it. It says so too early where several
+    /// processes send long messages (tcp of 1.17): others may still be arriving into it. Messages lie one after the other,
+    /// so all have come when their lengths add up to where the farthest ends, and there is no room for another.
     pub fn has_read(&self, entry: &Entry) -> bool {
-        let filled = self.filled.load(Relaxed) + if entry.is_message() { entry.len } else { 0 };
-        self.filled.store(filled, Relaxed);
-        if entry.releases_buffer() {
+        let add = |count: &AtomicUsize, to: usize| {
+            count.store(to, Relaxed);
+            to
+        };
+        if entry.is_message() {
             // SAFETY: only the address is used.
             let start = unsafe { (*self.memory.get()).as_ptr().addr() };
-            let end = if entry.is_message() { entry.buf.addr() + entry.len - start } else { filled };
-            self.end.store(end, Relaxed);
+            add(&self.filled, self.filled.load(Relaxed) + entry.len);
+            add(&self.end, self.end.load(Relaxed).max(entry.buf.addr() + entry.len - start));
         }
-        filled >= self.end.load(Relaxed)
+        if entry.releases_buffer() {
+            self.flagged.store(true, Relaxed);
+        }
+        let (filled, end) = (self.filled.load(Relaxed), self.end.load(Relaxed));
+        self.flagged.load(Relaxed) && filled == end && BUFFER - end < LONGEST
     }
 }
 
@@ -195,7 +205,8 @@ impl Net {
             let buffer = &self.buffers[i];
             buffer.users.store(1, Relaxed);
             buffer.filled.store(0, Relaxed);
-            buffer.end.store(usize::MAX, Relaxed);
+            buffer.end.store(0, Relaxed);
+            buffer.flagged.store(false, Relaxed);
             // SAFETY: nobody uses the buffer (it is idle), it stays as long as the endpoint, which is a field of the same
             // value and is closed before it, and it comes back by the entry that releases it.
             let posted = unsafe {
@@ -308,13 +319,18 @@ impl Net {
             return false;
         }
         let Ok(mut kept) = self.kept.try_lock() else { return false };
-        let before = kept.len();
+        let (before, mut full) = (kept.len(), vec![]);
         for _ in 0..before {
             let Some((process, bytes)) = kept.pop_front() else { break };
+            if full.contains(&process) {
+                kept.push_back((process, bytes));
+                continue;
+            }
             let (head, rest) = bytes.split_at(size_of::<Head>());
             let head: Head = bytemuck::pod_read_unaligned(head);
             let (args, payload) = rest.split_at(head.args.into());
             if !self.post(process, head, args, payload) {
+                full.push(process);
                 kept.push_back((process, bytes));
             }
         }
@@ -420,6 +436,10 @@ impl Net {
         let Head { source, number, .. } = message.head;
         let next = &self.accounts[source as usize].next[net];
         if next.load(Relaxed) != number {
+            if number.wrapping_sub(next.load(Relaxed)) > MOST_EARLY {
+                self.broke(&format!("a message of rank {source} has the number {number}, which is not its turn"));
+                return false;
+            }
             early.insert((source, net, number), message.to_bytes());
             return false;
         }
@@ -584,9 +604,8 @@ impl Seat {
         sent.set(sent.get().wrapping_add(1));
         number.set(number.get().wrapping_add(1));
         self.total.set(self.total.get() + 1);
-        let mut not_quiet = self.not_quiet.borrow_mut();
-        if !not_quiet.contains(&(lane, whose)) {
-            not_quiet.push((lane, whose));
+        if !self.listed[lane][whose].replace(true) {
+            self.not_quiet.borrow_mut().push((lane, whose));
         }
         true
     }
@@ -610,7 +629,11 @@ impl Seat {
     ) -> Result<(), Aborted> {
         let (_, net) = seat.beyond();
         let look = || {
-            self.not_quiet.borrow_mut().retain(|&(lane, whose)| !self.is_quiet_to(net, lane, whose));
+            self.not_quiet.borrow_mut().retain(|&(lane, whose)| {
+                let quiet = self.is_quiet_to(net, lane, whose);
+                self.listed[lane][whose].set(!quiet);
+                !quiet
+            });
             match !self.awaits(net) {
                 true => Step::Done,
                 false if progress() => Step::Busy,

@@ -199,11 +199,14 @@ pub struct Seat {
     numbers: [Box<[Cell<u32>]>; 2],
     /// How many were sent: of requests by process, of calls by rank.
     sent: [Box<[Cell<u32>]>; 2],
-    /// Net and process or rank of those that may not have ended.
+    /// Is it among those that may not have ended?
+    listed: [Box<[Cell<bool>]>; 2],
+    /// Net and process or rank of those.
     not_quiet: RefCell<Vec<(usize, usize)>>,
     total: Cell<u64>,
-    /// Puts and gets that were started.
+    /// Puts and gets that were started, and their bytes.
     started: Cell<u64>,
+    bytes: Cell<u64>,
     puts: Cell<u64>,
     gets: Cell<u64>,
     looks: Cell<u32>,
@@ -242,6 +245,7 @@ impl Net {
         let parts: Vec<(Hello, &[u8])> = told
             .iter()
             .map(|bytes| bytes.split_first_chunk::<{ size_of::<Hello>() }>())
+            .map(|parts| parts.filter(|(_, rest)| !rest.is_empty()))
             .map(|parts| parts.map(|(hello, rest)| (bytemuck::pod_read_unaligned(hello), rest)))
             .collect::<Option<_>>()
             .ok_or("another process speaks another protocol; rebuild it")?;
@@ -350,7 +354,7 @@ impl Net {
             });
             let deadline = Instant::now() + self.settings.patience;
             let mut to_greet = silent.clone();
-            while !silent.is_empty() && Instant::now() < deadline {
+            while !silent.is_empty() && Instant::now() < deadline && self.why_broken().is_none() {
                 to_greet.retain(|&p| !self.say_hello(ranks, p));
                 silent.retain(|&p| !self.greeted[p].load(Acquire));
                 if !silent.is_empty() {
@@ -403,8 +407,22 @@ impl Seat {
         let zeros = |n| (0..n).map(|_| Cell::new(0)).collect::<Box<[_]>>();
         let numbers = [0, 1].map(|_| zeros(net.peers.len()));
         let sent = [zeros(net.peers.len()), zeros(ranks.count())];
-        let (total, started, puts, gets, looks, not_quiet) = Default::default();
-        Seat { i: rank - ranks.mine().start, rank, numbers, sent, not_quiet, total, started, puts, gets, looks }
+        let listed = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(false)).collect());
+        let (total, started, bytes, puts, gets, looks, not_quiet) = Default::default();
+        Seat {
+            i: rank - ranks.mine().start,
+            rank,
+            numbers,
+            sent,
+            listed,
+            not_quiet,
+            total,
+            started,
+            bytes,
+            puts,
+            gets,
+            looks,
+        }
     }
 
     /// Messages that were sent.

@@ -22,7 +22,7 @@ use super::am::{Early, Message, OF_BOUNCE, OF_BUFFER, OF_OP};
 use super::endpoint::Entry;
 use super::{Net, Seat, one_more};
 use crate::shm::Node;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
@@ -60,11 +60,11 @@ impl Net {
             n
         };
         for (buffer, message) in messages[..n].iter_mut().filter_map(Option::take) {
-            self.handle(node, message);
+            self.handle_or_end(node, message);
             self.leave_buffer(buffer);
         }
         for bytes in late {
-            self.read_message(node.ranks(), &bytes).into_iter().for_each(|message| self.handle(node, message));
+            self.read_message(node.ranks(), &bytes).into_iter().for_each(|message| self.handle_or_end(node, message));
         }
         self.post_buffers();
         let sent = self.send_kept();
@@ -73,6 +73,16 @@ impl Net {
             node.mine().for_each(|rank| node.ring(node.ranks().near(rank)));
         }
         n > 0 || sent
+    }
+
+    /// A message that cannot be understood ends the job: unwinding might give memory back that the network has.
+    fn handle_or_end(&self, node: &Node, message: Message<'_>) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.handle(node, message))) {
+            if let Some(text) = panic.downcast_ref::<String>() {
+                (self.settings.lost)(text);
+            }
+            resume_unwind(panic);
+        }
     }
 
     /// What an entry is; a message that is left to do, with its buffer. `late` are those whose turn has come by it.

@@ -22,12 +22,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Operations of one rank that can be under way.
 pub const TOKENS: usize = 256;
+/// Bytes of one rank that can be under way, if there is more than one operation: more measured no faster, and fill caches.
+pub const UNDER_WAY: u64 = 4 << 20;
 
 /// The operations of one rank.
 #[derive(Debug)]
 pub(super) struct Ops {
     ops: Box<[Op]>,
     completed: AtomicU64,
+    /// Bytes of those.
+    bytes: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -39,6 +43,7 @@ struct Op {
     number: AtomicU64,
     /// Where its completion is counted.
     rank: AtomicU64,
+    len: AtomicU64,
 }
 
 // SAFETY: the context is the network's while `busy`, else the rank's.
@@ -51,8 +56,10 @@ impl Ops {
             busy: AtomicBool::new(false),
             number: AtomicU64::new(0),
             rank: AtomicU64::new(0),
+            len: AtomicU64::new(0),
         };
-        Ops { ops: (0..TOKENS).map(op).collect(), completed: AtomicU64::new(0) }
+        let (completed, bytes) = Default::default();
+        Ops { ops: (0..TOKENS).map(op).collect(), completed, bytes }
     }
 
     /// How many have completed.
@@ -72,6 +79,7 @@ impl Net {
         // SAFETY: the context of an operation is its first field.
         let op = unsafe { &*context.cast::<Op>() };
         let i = op.rank.load(Relaxed) as usize;
+        self.ops[i].bytes.fetch_add(op.len.load(Relaxed), Relaxed);
         op.busy.store(false, Release);
         self.ops[i].completed.fetch_add(1, Release);
         i
@@ -94,8 +102,10 @@ impl Seat {
     /// Starts one operation if there is a token and room for it.
     fn try_start(&self, net: &Net, seat: &shm::Seat, at: At, way: Way, len: usize) -> bool {
         let number = self.started.get();
-        let op = &net.ops[self.i].ops[number as usize % TOKENS];
-        if op.busy.load(Acquire) {
+        let ops = &net.ops[self.i];
+        let op = &ops.ops[number as usize % TOKENS];
+        let under_way = self.bytes.get() - ops.bytes.load(Relaxed);
+        if op.busy.load(Acquire) || under_way > 0 && under_way + len as u64 > UNDER_WAY {
             return false;
         }
         let ranks = seat.node().ranks();
@@ -104,6 +114,7 @@ impl Seat {
         op.busy.store(true, Relaxed);
         op.number.store(number, Relaxed);
         op.rank.store(self.i as u64, Relaxed);
+        op.len.store(len as u64, Relaxed);
         // SAFETY: the context is ours, since the operation was not busy; whoever started the transfer keeps its memory until
         // it has completed.
         let posted = unsafe {
@@ -114,6 +125,7 @@ impl Seat {
         };
         if posted == Posted::Done {
             self.started.set(number + 1);
+            self.bytes.set(self.bytes.get() + len as u64);
             return true;
         }
         op.busy.store(false, Relaxed);

@@ -512,6 +512,8 @@ pub(super) struct Outlet {
     pub(super) rest: Rest,
     pub(super) can_help: bool,
     pub(super) ticks_per_us: u64,
+    /// Whose turn it is, of letters from this node and from others.
+    turn: Cell<bool>,
     pub(super) total: Cell<u64>,
     pub(super) in_line: Cell<u64>,
 }
@@ -552,6 +554,7 @@ impl Outlet {
             rest: Rest::default(),
             can_help: mail.can_help(),
             ticks_per_us: ticks_per_us(),
+            turn: Cell::new(false),
             total: Cell::new(0),
             in_line: Cell::new(0),
         }
@@ -677,7 +680,15 @@ impl Seat {
     pub fn next_letter(&self, result: bool) -> Option<Letter<'_>> {
         let letterbox = self.own_letterbox();
         let inlet = if result { &letterbox.replies[CALL] } else { &letterbox.requests[CALL] };
-        if inlet.is_empty() { self.take_far_letter(result) } else { self.take_letter(inlet, result) }
+        let letterbox = self.own_letterbox();
+        // In turn where there are both: neither may starve the other.
+        let turn = letterbox.far.count.load(Relaxed) > 0 && self.outlet.turn.replace(!self.outlet.turn.get());
+        if (inlet.is_empty() || turn)
+            && let Some(letter) = self.take_far_letter(result)
+        {
+            return Some(letter);
+        }
+        if inlet.is_empty() { None } else { self.take_letter(inlet, result) }
     }
 
     #[inline(always)]
@@ -697,7 +708,8 @@ impl Seat {
             let found = mail.find(source, if result { OF_REPLIES + CALL } else { CALL }, message.words[WORDS - 1]);
             let Some((buffer, len)) = found else {
                 let body = Body::Taken(&message, None);
-                Arrival::new(node, self.rank, source, body, Way::None).bad(&"its payload is in no buffer")
+                Arrival::new(node, self.rank, node.ranks.member(source), body, Way::None)
+                    .bad(&"its payload is in no buffer")
             };
             lent = Some((Lent { mail, owner: source, buffer }, len));
         }
@@ -791,9 +803,11 @@ impl Seat {
             }
             waited?;
         }
-        match &self.far {
-            Some(far) => far.quiet(self, site, progress),
-            None => Ok(()),
+        let Some(far) = &self.far else { return Ok(()) };
+        far.quiet(self, site, progress)?;
+        match self.outlet.not_quiet.borrow().is_empty() {
+            true => Ok(()),
+            false => self.quiet(site, progress),
         }
     }
 
