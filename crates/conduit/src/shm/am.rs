@@ -805,10 +805,9 @@ impl Seat {
         }
         let Some(far) = &self.far else { return Ok(()) };
         far.quiet(self, site, progress)?;
-        match self.outlet.not_quiet.borrow().is_empty() {
-            true => Ok(()),
-            false => self.quiet(site, progress),
-        }
+        // What was served meanwhile may have sent more to ranks of this node.
+        let quiet = self.outlet.not_quiet.borrow().is_empty();
+        if quiet { Ok(()) } else { self.quiet(site, progress) }
     }
 
     /// This rank's side of the network, if there is one.
