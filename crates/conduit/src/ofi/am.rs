@@ -1,5 +1,6 @@
-//! Messages between nodes: short ones injected, longer ones sent from a bounce buffer, all received into buffers that take
-//! many.
+//! Messages between nodes: short ones injected, longer ones sent from a bounce buffer, each received into a buffer of its
+//! own. (Buffers that take many messages were tried: with libfabric 1.17 messages of several processes overwrite each other
+//! in them, see docs/decisions.md.)
 //!
 //! # Credits and ends
 //! A rank may have [`WINDOW`] requests under way to a process, and as many calls to a rank. A message ends by its reply, which the source
@@ -31,15 +32,14 @@ use bytemuck::{Pod, Zeroable, bytes_of};
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 /// Messages of one net that a rank may have under way to a process.
 pub const WINDOW: u32 = 128;
 /// The longest message.
 pub const LONGEST: usize = size_of::<Head>() + ARGS + LARGE;
-/// Receive buffers, and bytes of each.
-pub(super) const BUFFERS: usize = 4;
-const BUFFER: usize = 1 << 20;
+/// Receive buffers. What comes when all are in use waits in the network.
+pub(super) const BUFFERS: usize = 64;
 /// Bounce buffers.
 pub(super) const BOUNCES: usize = 64;
 /// Longer ones are not injected whatever the provider takes.
@@ -114,18 +114,11 @@ pub(super) struct Account {
 /// Messages that have come before others that were sent earlier, by source, net and number.
 pub(super) type Early = BTreeMap<(u32, usize, u32), Vec<u8>>;
 
-/// A buffer that many messages are received into.
+/// A buffer that one message is received into.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Buffer {
     context: UnsafeCell<Context>,
-    /// The network has it, and so many messages in it are being looked at.
-    users: AtomicU32,
-    /// Bytes of the messages that have come into it, where the farthest of them ends, and whether the network says that no
-    /// more come. Used by whoever reads the queue.
-    filled: AtomicUsize,
-    end: AtomicUsize,
-    flagged: AtomicBool,
     memory: UnsafeCell<Box<[u64]>>,
 }
 
@@ -143,8 +136,8 @@ pub(super) const OF_BUFFER: u64 = 1;
 pub(super) const OF_BOUNCE: u64 = 2;
 pub(super) const OF_OP: u64 = 3;
 
-// SAFETY: context and memory are the network's while it has the buffer; after that each message in it is read by the one
-// thread that took it, and `users` says when nobody does any more.
+// SAFETY: context and memory are the network's until a message has been received, and then of the one thread that has read
+// its completion, until it posts the buffer again.
 unsafe impl Sync for Buffer {}
 // SAFETY: used by whoever has set `taken`, then by the network until the message has been sent.
 unsafe impl Sync for Bounce {}
@@ -152,29 +145,7 @@ unsafe impl Sync for Bounce {}
 impl Buffer {
     pub fn new(i: usize) -> Buffer {
         let context = UnsafeCell::new(Context::new(OF_BUFFER | (i as u64) << 8));
-        let (filled, end, flagged, users) = Default::default();
-        Buffer { context, users, filled, end, flagged, memory: UnsafeCell::new(vec![0; BUFFER / 8].into()) }
-    }
-
-    /// An entry of this buffer has been read; true if the network has done with it. It says so too early where several
-    /// processes send long messages (tcp of 1.17): others may still be arriving into it. Messages lie one after the other,
-    /// so all have come when their lengths add up to where the farthest ends, and there is no room for another.
-    pub fn has_read(&self, entry: &Entry) -> bool {
-        let add = |count: &AtomicUsize, to: usize| {
-            count.store(to, Relaxed);
-            to
-        };
-        if entry.is_message() {
-            // SAFETY: only the address is used.
-            let start = unsafe { (*self.memory.get()).as_ptr().addr() };
-            add(&self.filled, self.filled.load(Relaxed) + entry.len);
-            add(&self.end, self.end.load(Relaxed).max(entry.buf.addr() + entry.len - start));
-        }
-        if entry.releases_buffer() {
-            self.flagged.store(true, Relaxed);
-        }
-        let (filled, end) = (self.filled.load(Relaxed), self.end.load(Relaxed));
-        self.flagged.load(Relaxed) && filled == end && BUFFER - end < LONGEST
+        Buffer { context, memory: UnsafeCell::new(vec![0; LONGEST.div_ceil(8)].into()) }
     }
 }
 
@@ -200,41 +171,44 @@ impl Net {
 
     /// Posts the receive buffers that nobody uses.
     pub(super) fn post_buffers(&self) {
+        if self.idle_count.load(Relaxed) == 0 {
+            return;
+        }
         let Ok(mut idle) = self.idle_buffers.try_lock() else { return };
         while let Some(&i) = idle.last() {
             let buffer = &self.buffers[i];
-            buffer.users.store(1, Relaxed);
-            buffer.filled.store(0, Relaxed);
-            buffer.end.store(0, Relaxed);
-            buffer.flagged.store(false, Relaxed);
             // SAFETY: nobody uses the buffer (it is idle), it stays as long as the endpoint, which is a field of the same
-            // value and is closed before it, and it comes back by the entry that releases it.
+            // value and is closed before it, and it comes back by its completion.
             let posted = unsafe {
                 let memory = (*buffer.memory.get()).as_mut_ptr().cast();
-                self.endpoint.post_receive(memory, BUFFER, Desc::NONE, buffer.context.get())
+                self.endpoint.post_receive(memory, LONGEST, Desc::NONE, buffer.context.get())
             };
             match posted {
                 Posted::Done => _ = idle.pop(),
-                Posted::Again => return,
-                Posted::Failed(why) => return self.broke(&format!("a receive buffer cannot be posted: {why}")),
+                Posted::Again => break,
+                Posted::Failed(why) => {
+                    self.broke(&format!("a receive buffer cannot be posted: {why}"));
+                    break;
+                }
             }
         }
+        self.idle_count.store(idle.len(), Relaxed);
     }
 
-    /// One more message of the buffer is being looked at; which one, and whether the network has done with it.
-    pub(super) fn use_buffer(&self, entry: &Entry) -> (usize, bool) {
+    /// The buffer into which this message was received, and the message.
+    pub(super) fn received(&self, entry: &Entry) -> (usize, &[u8]) {
         // SAFETY: a context of a buffer, whose word nobody changes.
         let i = (unsafe { (*entry.context).word } >> 8) as usize;
-        self.buffers[i].users.fetch_add(1, Relaxed);
-        (i, self.buffers[i].has_read(entry))
+        // SAFETY: received, so it is this thread's until `leave_buffer`, which comes after the last use of the message.
+        let bytes: &[u8] = bytemuck::cast_slice(unsafe { &*self.buffers[i].memory.get() });
+        (i, &bytes[..entry.len.min(bytes.len())])
     }
 
-    /// One user less; whoever was the last posts it again.
+    /// Its message has been dealt with.
     pub(super) fn leave_buffer(&self, i: usize) {
-        if self.buffers[i].users.fetch_sub(1, AcqRel) == 1 {
-            self.idle_buffers.lock().unwrap_or_else(PoisonError::into_inner).push(i);
-            self.post_buffers();
-        }
+        let mut idle = self.idle_buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.push(i);
+        self.idle_count.store(idle.len(), Relaxed);
     }
 
     /// A message has left its bounce buffer.

@@ -51,7 +51,7 @@ pub struct Asked {
     pub cq_size: usize,
     /// Operations that may be under way; 0: the provider's choice.
     pub tx_size: usize,
-    /// A receive buffer with less room than this is given back; 0: the provider's choice. A message that is longer than the
+    /// A receive buffer takes messages until it has less room than this; 0: it takes one. A message that is longer than the
     /// room that is left is an error, so this is the longest that anybody sends.
     pub min_multi_recv: usize,
     /// Nobody will call [`wait`](Endpoint::wait): on tcp of 1.17 that makes everything an eighth to a fifth faster. Whoever
@@ -65,6 +65,8 @@ pub struct Endpoint {
     opened: Arc<Opened>,
     name: Vec<u8>,
     inject_size: usize,
+    /// Do receive buffers take many messages?
+    takes_many: bool,
 }
 
 /// Another endpoint, or this one, in this one's table of addresses.
@@ -238,7 +240,7 @@ impl Endpoint {
         name.truncate(len);
         // SAFETY: fi_getinfo fills in all attributes.
         let inject_size = unsafe { (*(*o.info).tx_attr).inject_size };
-        Ok(Endpoint { opened: Arc::new(o), name, inject_size })
+        Ok(Endpoint { opened: Arc::new(o), name, inject_size, takes_many: asked.min_multi_recv > 0 })
     }
 
     /// The version of the library that was found.
@@ -358,11 +360,11 @@ impl Endpoint {
         Ok(region)
     }
 
-    /// Messages may be received at `buf`, one after another, until it has less room than
-    /// [`min_multi_recv`](Asked::min_multi_recv).
+    /// Messages may be received at `buf`: one, or, with [`min_multi_recv`](Asked::min_multi_recv), one after another until it
+    /// has less room than that.
     ///
     /// # Safety
-    /// Until an entry [releases](Entry::releases_buffer) the buffer, or everything is closed, `buf..buf + len` and `context`
+    /// Until the message has been received, or an entry [releases](Entry::releases_buffer) the buffer of many, or everything is closed, `buf..buf + len` and `context`
     /// are mapped, nobody else writes to them, and nobody reads what `poll` has not yet returned.
     #[inline]
     pub unsafe fn post_receive(&self, buf: *mut u8, len: usize, desc: Desc, context: *mut Context) -> Posted {
@@ -376,9 +378,10 @@ impl Endpoint {
             context: context.cast(),
             data: 0,
         };
+        let flags = if self.takes_many { FI_MULTI_RECV | FI_COMPLETION } else { FI_COMPLETION };
         // SAFETY: an enabled endpoint; the description lives as long as the call, and what it describes as long as the
         // caller promises.
-        self.posted(unsafe { ((*(*self.opened.ep).msg).recvmsg)(self.opened.ep, &msg, FI_MULTI_RECV | FI_COMPLETION) })
+        self.posted(unsafe { ((*(*self.opened.ep).msg).recvmsg)(self.opened.ep, &msg, flags) })
     }
 
     /// A message of at most [`inject_size`](Self::inject_size) bytes. It may be overwritten at once and has no completion.

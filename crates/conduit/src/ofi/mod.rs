@@ -170,6 +170,7 @@ pub struct Net {
     buffers: Box<[Buffer]>,
     /// Those that could not be posted yet.
     idle_buffers: Mutex<Vec<usize>>,
+    idle_count: AtomicUsize,
     /// Where messages that cannot be injected are sent from.
     bounces: Box<[Bounce]>,
     next_bounce: AtomicUsize,
@@ -275,12 +276,7 @@ impl Net {
     fn open(settings: &Settings, whereabouts: &[Whereabouts], me: usize) -> Result<Endpoint, String> {
         let source = settings.interface.clone().or_else(|| choose(whereabouts, me));
         let on = source.as_ref().map(|source| format!(" on {source}")).unwrap_or_default();
-        let endpoint = Endpoint::open(&Asked {
-            provider: settings.provider.clone(),
-            source,
-            min_multi_recv: am::LONGEST,
-            ..Asked::default()
-        });
+        let endpoint = Endpoint::open(&Asked { provider: settings.provider.clone(), source, ..Asked::default() });
         let endpoint = endpoint.map_err(|why| match settings.interface {
             Some(_) => format!("PARTAGE_INTERFACE:{on}: {why}"),
             None => format!("{why}{on}"),
@@ -319,6 +315,7 @@ impl Net {
             reading: Mutex::default(),
             buffers: (0..am::BUFFERS).map(Buffer::new).collect(),
             idle_buffers: Mutex::new((0..am::BUFFERS).collect()),
+            idle_count: AtomicUsize::new(am::BUFFERS),
             bounces: (0..am::BOUNCES).map(|_| Bounce::new()).collect(),
             next_bounce: AtomicUsize::new(0),
             kept: Mutex::default(),

@@ -100,13 +100,8 @@ impl Net {
         // SAFETY: a context of ours, whose word nobody changes.
         match unsafe { (*context).word } & 0xff {
             OF_BUFFER => {
-                let (buffer, released) = self.use_buffer(entry);
-                let message = entry.is_message().then(|| {
-                    // SAFETY: received into a buffer that stays as it is until `leave_buffer`, which comes after the last
-                    // use of the message.
-                    unsafe { std::slice::from_raw_parts(entry.buf, entry.len) }
-                });
-                let message = message.and_then(|bytes| self.read_message(node.ranks(), bytes));
+                let (buffer, bytes) = self.received(entry);
+                let message = self.read_message(node.ranks(), bytes);
                 let message = message.filter(|message| self.is_next(early, message)).and_then(|message| {
                     let left = self.take(node, message);
                     while let Some(bytes) = self.next_early(early, &message) {
@@ -117,10 +112,6 @@ impl Net {
                     }
                     left
                 });
-                if released {
-                    // The network's use of it.
-                    self.leave_buffer(buffer);
-                }
                 match message {
                     Some(message) => Some((buffer, message)),
                     None => {
