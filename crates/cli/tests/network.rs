@@ -18,7 +18,7 @@ static ASK: Request<[GlobalPtr<u64>; 2]> = Request::new(|token, target, [p, answ
 });
 static ANSWER: Reply<GlobalPtr<u64>> = Reply::new(|target, _, p, _| _ = target.at(p).fetch_add(1));
 static WHOLE: Request<[u64; 2]> = Request::new(|token, target, [seed, at], payload| {
-    assert!(whole(seed, payload), "{} bytes of {} did not arrive whole", payload.len(), token.source());
+    assert!(whole(seed, payload), "{} of {} did not arrive whole", wrong(seed, payload), token.source());
     target.at(GlobalPtr::<u64>::NULL.on(target.rank()).add(at as usize)).fetch_add(1);
 });
 static PANIC: Request<u64> = Request::new(|_, _, n, _| panic!("the handler has had enough of {n}")); // @handler
@@ -38,6 +38,15 @@ fn bytes(seed: u64, len: usize) -> &'static [u8] {
 
 fn whole(seed: u64, payload: &[u8]) -> bool {
     payload == bytes(seed, payload.len())
+}
+
+/// Where it is wrong, and what is there instead.
+fn wrong(seed: u64, payload: &[u8]) -> String {
+    let right = bytes(seed, payload.len());
+    let differ = |i: &usize| payload[*i] != right[*i];
+    let (first, last) = ((0..right.len()).find(differ).unwrap(), (0..right.len()).rfind(differ).unwrap());
+    let other = payload[first..].get(..16).and_then(|found| bytes(0, 300_000).windows(16).position(|w| w == found));
+    format!("{} bytes (seed at {}, wrong {first}..={last}, where that of {other:?} is)", right.len(), seed % 9973)
 }
 
 #[test]
