@@ -271,13 +271,20 @@ fn computing(job: &Job, cells: GlobalPtr<u64>) {
     job.barrier();
 }
 
-/// Rank 3 computes, and nobody serves for it; the others wait in different calls.
+/// Rank 3 stands still, its process and all; the others wait in different calls.
 fn hang(job: &Job, cells: GlobalPtr<u64>) {
+    if job.rank().0 < 2 {
+        std::thread::sleep(Duration::from_millis(400));
+    }
     match job.rank().0 {
         0 => cells.on(Rank(3)).put(job, 1),           // @hanging put
         1 => job.rpc(Rank(3), |_, ()| (), ()).wait(), // @hanging rpc
         2 => job.barrier(),                           // @hanging barrier
-        _ => compute(Duration::from_secs(60)),
+        _ => {
+            // What it has sent to end the last barrier has left by then.
+            compute(Duration::from_millis(300));
+            kill(std::process::id() as i32, libc::SIGSTOP);
+        }
     }
 }
 
@@ -501,7 +508,7 @@ fn a_rank_that_computes_serves_others() {
 #[test]
 fn a_report_of_ranks_that_wait_for_another_node() {
     for nodes in every() {
-        let start = nodes.start(&["-n", "4", "--hang-after", "1"], "hang").env("PARTAGE_PROGRESS", "none");
+        let start = nodes.start(&["-n", "4", "--hang-after", "1"], "hang");
         let running = start.start();
         let text = running.err_says(|text| text.contains("where the 4 ranks are") && text.contains("computing\n"));
         let waits = [("put", at!("hanging put")), ("rpc", at!("hanging rpc")), ("barrier", at!("hanging barrier"))];
