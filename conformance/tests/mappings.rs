@@ -111,7 +111,7 @@ const SHORT: (&str, &str) = ("SCALE", "0.25");
 #[test]
 fn processes_without_shared_memory() {
     if is_there_libfabric() {
-        suite(2, 2, &[APART]);
+        suite(2, 2, &[APART, SHORT]);
         suite(4, 2, &[APART, SHORT]);
         suite(3, 3, &[APART, SHORT]);
     }
