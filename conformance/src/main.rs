@@ -1,4 +1,5 @@
-//! Runs the suite as the job that it is started as, or soaks: `partage-conformance [soak SECONDS]`.
+//! Runs the suite as the job that it is started as, or soaks: `partage-conformance [soak SECONDS]`. As
+//! `partage-conformance agent` it is what a launcher starts on another host.
 //!
 //! `VERBOSE` says each case and its time, `ONLY` runs the cases whose name contains it, `SCALE` multiplies the floods.
 
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["agent"] => std::process::exit(partage::launcher::agent()),
         ["soak", seconds] => {
             let time = Duration::from_secs_f64(seconds.parse().expect("seconds"));
             // One kind of traffic, then the other, some times.

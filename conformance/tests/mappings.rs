@@ -1,13 +1,26 @@
 //! The suite under 1, 2, 3, 4, 7 and 16 ranks, each in every split into processes; and on the reference path, where puts,
-//! gets and atomics are messages, in some of them.
+//! gets and atomics are messages, in some of them. Then over libfabric: between processes that share no memory, and between
+//! hosts, which are network namespaces.
 
-use partage_boot::Spec;
+use partage_boot::{Hosts, Spec};
+use std::io::Write;
 use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const SUITE: &str = env!("CARGO_BIN_EXE_partage-conformance");
 
 fn suite(ranks: usize, procs: usize, settings: &[(&str, &str)]) {
-    let mut spec = Spec::new(env!("CARGO_BIN_EXE_partage-conformance"), ranks);
+    suite_on(None, ranks, procs, settings);
+}
+
+fn suite_on(hosts: Option<Hosts>, ranks: usize, procs: usize, settings: &[(&str, &str)]) {
+    let mut spec = Spec::new(SUITE, ranks);
     spec.procs = procs;
+    spec.hosts = hosts;
     // Some cases panic on purpose and catch it.
     spec.env.push(("RUST_BACKTRACE".into(), "0".into()));
     spec.env.extend(settings.iter().map(|(name, value)| (name.into(), value.into())));
@@ -67,5 +80,160 @@ fn sixteen_ranks_in_more_processes() {
 fn reference_path() {
     for (ranks, procs) in [(1, 1), (2, 1), (2, 2), (3, 2), (4, 4), (7, 2), (7, 7), (16, 4)] {
         suite(ranks, procs, &[("PARTAGE_REFERENCE", "1"), ("SCALE", "0.25")]);
+    }
+}
+
+/// Says loudly, past the harness, that something was not tested.
+fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED: {why}");
+}
+
+/// Is there a network between nodes? Says so if not.
+fn is_there_libfabric() -> bool {
+    let found = partage_conduit::ofi::endpoint::Endpoint::version();
+    found.map_err(|why| skipped(&format!("no libfabric: {why}"))).is_ok()
+}
+
+fn is_there_mpirun() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|directory| directory.join("mpirun.mpich").is_file());
+    if !found {
+        skipped("mpirun.mpich is not installed");
+    }
+    found
+}
+
+/// Processes of one host that share no memory.
+const APART: (&str, &str) = ("PARTAGE_NODE", "process");
+/// What a network makes slow and more of would not test better.
+const SHORT: (&str, &str) = ("SCALE", "0.25");
+
+#[test]
+fn processes_without_shared_memory() {
+    if is_there_libfabric() {
+        suite(2, 2, &[APART, SHORT]);
+        suite(4, 2, &[APART, SHORT]);
+        suite(3, 3, &[APART, SHORT]);
+    }
+}
+
+/// Two hosts, made of network namespaces and removed in the end.
+struct Namespaces {
+    prefix: String,
+}
+
+impl Namespaces {
+    /// Says it if there are none.
+    fn up() -> Option<Namespaces> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        if !is_there_libfabric() {
+            return None;
+        }
+        let unique = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
+        let namespaces = Namespaces { prefix: format!("partage-suite-{unique}-") };
+        let output = namespaces.ci("netns").arg("up").output().unwrap();
+        if !output.status.success() {
+            let why = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
+            skipped(&format!("no network namespaces: {why}"));
+            return None;
+        }
+        Some(namespaces)
+    }
+
+    fn ci(&self, script: &str) -> Command {
+        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../ci").join(script));
+        command.env("NETNS_PREFIX", &self.prefix);
+        command
+    }
+
+    fn suite(&self, ranks: usize, procs: usize, settings: &[(&str, &str)]) {
+        let hosts = Hosts {
+            names: [1, 2].map(|i| format!("{}{i}", self.prefix)).to_vec(),
+            shell: ["ip", "netns", "exec"].map(Into::into).to_vec(),
+            agent: [SUITE, "agent"].map(Into::into).to_vec(),
+        };
+        suite_on(Some(hosts), ranks, procs, settings);
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        let _ = self.ci("netns").arg("down").output();
+    }
+}
+
+#[test]
+fn two_hosts() {
+    if let Some(namespaces) = Namespaces::up() {
+        namespaces.suite(4, 4, &[]);
+        namespaces.suite(4, 2, &[SHORT]);
+        namespaces.suite(5, 3, &[SHORT]);
+    }
+}
+
+/// Without the thread that serves others while ranks compute, ranks that wait serve them.
+#[test]
+fn two_hosts_without_a_thread_for_progress() {
+    if let Some(namespaces) = Namespaces::up() {
+        namespaces.suite(4, 4, &[("PARTAGE_PROGRESS", "none"), SHORT]);
+    }
+}
+
+#[test]
+fn reference_path_over_the_network() {
+    if is_there_libfabric() {
+        suite(3, 2, &[APART, SHORT, ("PARTAGE_REFERENCE", "1")]);
+    }
+    if let Some(namespaces) = Namespaces::up() {
+        namespaces.suite(4, 4, &[SHORT, ("PARTAGE_REFERENCE", "1")]);
+    }
+}
+
+/// A foreign launcher, which may take this long; all that it starts is one group.
+fn ends_well(mut command: Command, settings: &[(&str, &str)]) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("PARTAGE_") || name.starts_with("PMI")) {
+            command.env_remove(name);
+        }
+    }
+    command.envs(settings.iter().copied()).env("RUST_BACKTRACE", "0").env("PARTAGE_TIMEOUT", "120");
+    let mut child = command.stdin(Stdio::null()).process_group(0).spawn().unwrap();
+    let begun = Instant::now();
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break Some(status),
+            None if begun.elapsed() > Duration::from_secs(130) => break None,
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    if status.is_none() {
+        let _ = Command::new("kill").args(["-9", "--", &format!("-{}", child.id())]).status();
+        let _ = child.wait();
+    }
+    assert!(status.is_some_and(|status| status.success()), "{command:?}: {status:?}");
+}
+
+#[test]
+fn mpirun_without_shared_memory() {
+    if !is_there_libfabric() || !is_there_mpirun() {
+        return;
+    }
+    for (processes, threads) in [("3", "1"), ("2", "2")] {
+        let mut command = Command::new("mpirun.mpich");
+        command.args(["-n", processes, SUITE]);
+        ends_well(command, &[APART, SHORT, ("PARTAGE_THREADS", threads)]);
+    }
+}
+
+#[test]
+fn mpirun_over_two_hosts() {
+    if !is_there_mpirun() {
+        return;
+    }
+    let Some(namespaces) = Namespaces::up() else { return };
+    for (processes, threads) in [("4", "1"), ("2", "2")] {
+        let mut command = namespaces.ci("netns-mpirun");
+        command.args([processes, SUITE]);
+        ends_well(command, &[SHORT, ("PARTAGE_THREADS", threads)]);
     }
 }

@@ -6,12 +6,9 @@ mod common;
 use common::*;
 use partage_boot::Boot;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// Across hosts a job ends within two seconds of a failure; more for busy machines.
-const SOON_ACROSS: Duration = Duration::from_secs(4);
 
 #[test]
 fn ranks() {
@@ -434,41 +431,6 @@ fn nonsense_from_an_agent() {
             rsh(&format!(r#"echo "partage-agent protocol=1 version=1"; printf '{bytes}'; exec cat >/dev/null"#));
         let ended = nonsense.run("b", &["-n", "2", "true"]).end();
         ended.failed(2, &["the connection to host b was lost (a frame "]);
-    }
-}
-
-/// Hosts made of network namespaces, removed in the end.
-struct Namespaces {
-    prefix: String,
-}
-
-impl Namespaces {
-    /// An error says why there are none.
-    fn up() -> Result<Namespaces, String> {
-        let namespaces = Namespaces { prefix: format!("partage-test-{}-", unique()) };
-        let output = namespaces.ci("netns").arg("up").output().unwrap();
-        match output.status.success() {
-            true => Ok(namespaces),
-            false => Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned()),
-        }
-    }
-
-    fn ci(&self, script: &str) -> Command {
-        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ci").join(script));
-        command.env("NETNS_PREFIX", &self.prefix);
-        command
-    }
-
-    /// `partage run` over them; arguments to come.
-    fn run(&self, options: &[&str]) -> Start {
-        let hosts = format!("{0}1,{0}2", self.prefix);
-        run(&["--rsh", "ip netns exec", "--hosts", &hosts]).args(options)
-    }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        let _ = self.ci("netns").arg("down").output();
     }
 }
 

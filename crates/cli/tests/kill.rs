@@ -1,5 +1,5 @@
 //! Random processes of random jobs are killed at random moments: the job ends soon, says who it was, and nothing of it
-//! is left. `KILLS` says how many, `SEED` which, and `WHEN` at which moment only.
+//! is left. `KILLS` says how many, `SEED` which, and `WHEN` at which moment only. Here and over two hosts.
 
 mod common;
 
@@ -164,12 +164,24 @@ struct Summary {
 
 #[test]
 fn random_kills() {
+    kills(None, 30);
+}
+
+/// The same over two hosts, which are network namespaces.
+#[test]
+fn kills_over_two_hosts() {
+    if std::env::var("CASE").is_err() {
+        two_hosts().iter().for_each(|hosts| kills(Some(hosts), 24));
+    }
+}
+
+fn kills(hosts: Option<&Namespaces>, default: u64) {
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     // Of a rank's environment only.
     if std::env::var("CASE").is_ok() {
         return;
     }
-    let kills = number("KILLS", 30);
+    let kills = number("KILLS", default);
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let first = number("SEED", time.as_nanos() as u64 >> 10 & 0xffff_ffff);
     println!("SEED={first}");
@@ -177,7 +189,7 @@ fn random_kills() {
     let wanted = wanted.map(|name| WHEN.into_iter().find(|w| format!("{w:?}") == name).unwrap());
     let mut summary = Summary::default();
     for seed in first..first + kills {
-        one_kill(seed, wanted, &mut summary);
+        one_kill(seed, hosts, wanted, &mut summary);
         let done = seed - first + 1;
         if done % 50 == 0 {
             println!("{done} kills: {summary:?}");
@@ -199,19 +211,24 @@ fn kills_among_messages() {
     for (i, when) in
         [When::Messages, When::Calls, When::Flood, When::Reference].into_iter().cycle().take(24).enumerate()
     {
-        one_kill(first + i as u64, Some(when), &mut summary);
+        one_kill(first + i as u64, None, Some(when), &mut summary);
     }
     println!("{summary:?}");
 }
 
-fn one_kill(seed: u64, wanted: Option<When>, summary: &mut Summary) {
+fn one_kill(seed: u64, hosts: Option<&Namespaces>, wanted: Option<When>, summary: &mut Summary) {
     let mut random = Random(seed << 16);
-    let ranks = 1 + random.below(16);
-    let procs = 1 + random.below(ranks);
+    // A host has at least one process.
+    let least = if hosts.is_some() { 2 } else { 1 };
+    let ranks = least + random.below(17 - least);
+    let procs = least + random.below(ranks - least + 1);
+    let soon = if hosts.is_some() { SOON_ACROSS } else { SOON };
     let when = WHEN[random.below(WHEN.len())];
     let when = wanted.unwrap_or(when);
     let launcher = random.below(8) == 0;
     let longest = match when {
+        When::Join if hosts.is_some() => 100_000 + 5_000 * procs,
+        When::Start if hosts.is_some() => 30_000,
         When::Join => 3_000 + 2_000 * procs,
         When::Asleep | When::Messages | When::Calls | When::Flood | When::Reference => 20_000,
         _ => 5_000,
@@ -220,7 +237,9 @@ fn one_kill(seed: u64, wanted: Option<When>, summary: &mut Summary) {
     let what = format!("SEED={seed}: {ranks} ranks in {procs} processes, {when:?}, after {delay:?}");
 
     let (n, p) = (ranks.to_string(), procs.to_string());
-    let mut start = run(&["-n", &n, "--procs", &p]).arg(this_program()).args(RANKS);
+    let options = ["-n", &n, "--procs", &p];
+    let start = hosts.map_or_else(|| run(&options), |hosts| hosts.run(&options));
+    let mut start = start.arg(this_program()).args(RANKS);
     if when == When::Reference {
         start = start.env("PARTAGE_REFERENCE", "1");
     }
@@ -239,11 +258,14 @@ fn one_kill(seed: u64, wanted: Option<When>, summary: &mut Summary) {
     } else {
         // At the very start there may be none yet, at the end none any more.
         loop {
-            let children = running.children();
+            let mut children = running.children();
+            if hosts.is_some() {
+                children = children.into_iter().flat_map(children_of).collect();
+            }
             if !children.is_empty() {
                 break Some(children[random.below(children.len())]);
             }
-            if when == When::Exit || running.begun.elapsed() > SOON {
+            if when == When::Exit || running.begun.elapsed() > soon {
                 break None;
             }
         }
@@ -252,7 +274,7 @@ fn one_kill(seed: u64, wanted: Option<When>, summary: &mut Summary) {
     if let Some(victim) = victim {
         kill(victim, libc::SIGKILL);
     }
-    let ended = running.wait_with(if launcher { SOON } else { Duration::ZERO });
+    let ended = running.wait_with(if launcher { soon } else { Duration::ZERO });
     let took = killed.elapsed();
     *summary.kills.entry(when).or_default() += 1;
     if ended.code == 0 && when == When::Exit {
@@ -261,7 +283,7 @@ fn one_kill(seed: u64, wanted: Option<When>, summary: &mut Summary) {
         return;
     }
     let victim = victim.unwrap_or_else(|| panic!("{what}: there was nobody to kill: {ended:#?}"));
-    assert!(took < SOON, "{what}: the end took {took:?}: {ended:#?}");
+    assert!(took < soon, "{what}: the end took {took:?}: {ended:#?}");
     assert_eq!(ended.code, 137, "{what}: {ended:#?}");
     if launcher {
         summary.of_launchers += 1;
@@ -272,4 +294,7 @@ fn one_kill(seed: u64, wanted: Option<When>, summary: &mut Summary) {
     let [line] = ended.said()[..] else { panic!("{what}: {ended:#?}") };
     let named = line.starts_with("partage: rank") && line.contains(&format!("(pid {victim}) "));
     assert!(named && line.contains(" killed by SIGKILL"), "{what}: {ended:#?}");
+    if let Some(hosts) = hosts {
+        assert!(line.contains(&format!(" on {}", hosts.prefix)), "{what}: {line}");
+    }
 }

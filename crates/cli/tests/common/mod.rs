@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// What is promised to end a job within a second gets two more, for busy machines.
 pub const SOON: Duration = Duration::from_secs(3);
+/// Across hosts a job ends within two seconds of a failure; more for busy machines.
+pub const SOON_ACROSS: Duration = Duration::from_secs(4);
 /// After this a job hangs: it is killed and its test fails.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -510,4 +512,50 @@ pub fn installed(name: &str) -> bool {
 /// Memory for every rank, so that a job that leaves some behind is seen: 16 MiB each.
 pub fn burden(job: &partage::Job) {
     job.alloc_slice::<u8>(16 << 20).unwrap();
+}
+
+/// Hosts made of network namespaces, removed in the end.
+pub struct Namespaces {
+    pub prefix: String,
+}
+
+impl Namespaces {
+    /// An error says why there are none.
+    pub fn up() -> Result<Namespaces, String> {
+        let namespaces = Namespaces { prefix: format!("partage-test-{}-", unique()) };
+        let output = namespaces.ci("netns").arg("up").output().unwrap();
+        match output.status.success() {
+            true => Ok(namespaces),
+            false => Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned()),
+        }
+    }
+
+    pub fn ci(&self, script: &str) -> Command {
+        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ci").join(script));
+        command.env("NETNS_PREFIX", &self.prefix);
+        command
+    }
+
+    /// `partage run` over them; arguments to come.
+    pub fn run(&self, options: &[&str]) -> Start {
+        let hosts = format!("{0}1,{0}2", self.prefix);
+        run(&["--rsh", "ip netns exec", "--hosts", &hosts]).args(options)
+    }
+}
+
+/// Is there a network between nodes? An error says why not.
+pub fn libfabric() -> Result<String, String> {
+    partage_conduit::ofi::endpoint::Endpoint::version().map_err(|why| format!("no libfabric: {why}"))
+}
+
+/// Two hosts with a network between them; says it if there are none.
+pub fn two_hosts() -> Option<Namespaces> {
+    let hosts = libfabric().and_then(|_| Namespaces::up().map_err(|why| format!("no network namespaces: {why}")));
+    hosts.map_err(|why| skipped(&why)).ok()
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        let _ = self.ci("netns").arg("down").output();
+    }
 }
