@@ -368,7 +368,7 @@ impl Net {
 
     /// Is there anything that nobody has been able to send yet?
     pub(super) fn owes(&self) -> bool {
-        self.owed.load(Relaxed) | self.kept_count.load(Relaxed) != 0
+        self.owed.load(Relaxed) | self.kept_count.load(Relaxed) | self.idle_count.load(Relaxed) != 0
     }
 
     /// A reply or result from `source` to a rank of this process has been dealt with.

@@ -24,7 +24,7 @@ use super::{Net, Seat, one_more};
 use crate::shm::Node;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::*;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 const BATCH: usize = 16;
 /// A rank that awaits nothing looks at every so manieth chance.
 const SELDOM: u32 = 4;
+/// One that awaits something looks so often before it does anything else.
+const INSISTENT: usize = 4;
 /// How long the thread dozes while ranks look.
 const DOZE_NS: u64 = 1_000_000;
 /// How long it sleeps in the queue.
@@ -41,38 +43,52 @@ const GRACE: Duration = Duration::from_millis(1500);
 
 impl Net {
     /// One look at the queue; true if there was something.
+    #[inline]
     pub(crate) fn poll(&self, node: &Node) -> bool {
         let mut entries = [Entry::EMPTY; BATCH];
+        let Ok(early) = self.reading.try_lock() else { return false };
+        let found = match self.endpoint.poll(&mut entries) {
+            Ok(0) => {
+                drop(early);
+                return (self.owes() || self.hungry.load(Relaxed)) && self.settle(node);
+            }
+            Ok(n) => &entries[..n],
+            Err(broken) => {
+                self.broke(&broken.to_string());
+                return false;
+            }
+        };
+        self.deal_with(node, found, early);
+        self.settle(node);
+        true
+    }
+
+    /// Sorts what has been read, while nobody else may read, and does it.
+    fn deal_with(&self, node: &Node, found: &[Entry], mut early: MutexGuard<'_, Early>) {
         let mut messages: [Option<(usize, Message<'_>)>; BATCH] = [None; BATCH];
         let mut late = vec![];
-        let n = {
-            let Ok(mut early) = self.reading.try_lock() else { return false };
-            let n = match self.endpoint.poll(&mut entries) {
-                Ok(n) => n,
-                Err(broken) => {
-                    self.broke(&broken.to_string());
-                    0
-                }
-            };
-            for (entry, place) in entries[..n].iter().zip(&mut messages) {
-                *place = self.sort(node, entry, &mut early, &mut late);
-            }
-            n
-        };
-        for (buffer, message) in messages[..n].iter_mut().filter_map(Option::take) {
+        for (entry, place) in found.iter().zip(&mut messages) {
+            *place = self.sort(node, entry, &mut early, &mut late);
+        }
+        drop(early);
+        for (buffer, message) in messages.iter_mut().filter_map(Option::take) {
             self.handle_or_end(node, message);
             self.leave_buffer(buffer);
         }
         for bytes in late {
             self.read_message(node.ranks(), &bytes).into_iter().for_each(|message| self.handle_or_end(node, message));
         }
+    }
+
+    /// Posts and sends what could not be before; true if something was sent. Whoever waits for room tries again.
+    fn settle(&self, node: &Node) -> bool {
         self.post_buffers();
         let sent = self.send_kept();
         self.tell_ended(node.ranks());
         if self.hungry.load(Relaxed) && self.hungry.swap(false, Relaxed) {
             node.mine().for_each(|rank| node.ring(node.ranks().near(rank)));
         }
-        n > 0 || sent
+        sent
     }
 
     /// A message that cannot be understood ends the job: unwinding might give memory back that the network has.
@@ -234,6 +250,7 @@ impl Seat {
             return false;
         }
         one_more(&net.desks[self.i].polls);
-        net.poll(node)
+        let times = if self.awaits(net) { INSISTENT } else { 1 };
+        (0..times).any(|_| net.poll(node))
     }
 }
