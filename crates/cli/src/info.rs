@@ -1,6 +1,7 @@
 //! `partage info`: the machine, the conduits, every setting with its meaning, value and origin.
 
 use comfy_table::{ContentArrangement, Table, presets};
+use partage_conduit::ofi::endpoint::Endpoint;
 use partage_conduit::shm::{bytes, segment};
 use partage_conduit::topology;
 use std::fs;
@@ -18,6 +19,8 @@ pub fn info() -> i32 {
     out!("\nConduits");
     let mut conduits = plain();
     conduits.add_row(["  shm", "ranks of one node, by shared memory: ready"]);
+    let network = Endpoint::version().map_or_else(|why| why, |version| format!("libfabric {version}"));
+    conduits.add_row(["  ofi", &format!("ranks of different nodes: {network}")]);
     out!("{conduits}");
 
     out!("\nSettings (environment)");

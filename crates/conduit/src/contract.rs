@@ -13,8 +13,9 @@
 //! 3. A rank's own `get` sees its own earlier `put` to the same bytes.
 //! 4. Between ranks, puts are unordered until a fence of the putting rank: puts before it are seen before puts after it.
 //! 5. When all of a rank's calls have returned, everything that it has put, everywhere, is complete.
-//! 6. Aligned transfers of 1, 2, 4 and 8 bytes are one access: they never tear. Larger ones may be seen partly old, partly
-//!    new, and a part of them may be written twice.
+//! 6. Aligned transfers of 1, 2, 4 and 8 bytes between ranks of a node, and by the reference path, are one access: they never
+//!    tear. Larger ones, and those that a network copies, may be seen partly old, partly new, and a part of them may be
+//!    written twice.
 //! 7. Where memory is mapped, nothing here waits for the target rank to do anything. On the reference path an operation is
 //!    complete when some thread of the target's process has made progress; every operation makes some itself, local
 //!    ones too, so ranks that only read and write serve each other.
