@@ -369,3 +369,21 @@ pub(crate) mod testing {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+
+    /// In a model nobody wakes up by himself: a thread that dozes on after it was asked is a deadlock.
+    #[test]
+    fn loom_whoever_is_asked_takes_over() {
+        loom::model(|| {
+            let relief = Arc::new(Relief::default());
+            let dozing = relief.clone();
+            let thread = loom::thread::spawn(move || while !dozing.doze(1) {});
+            relief.take_over();
+            thread.join().unwrap();
+        });
+    }
+}
