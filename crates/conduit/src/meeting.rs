@@ -12,8 +12,9 @@
 //! # Memory ordering
 //! `step` is a lock with a state: its low bit says that somebody carries on. Only that one touches `known`; the next one
 //! acquires what it released. An event is published by a release store of its epoch after its digest, and acquired before
-//! the digest is read. Whoever publishes fences and then looks at `step`; whoever lets `step` go fences and then looks for
-//! events: one of the two sees the other (store buffering), so no event is left lying.
+//! the digest is read. Whoever has heard something publishes it, fences and then looks at `step`; whoever lets `step` go
+//! fences and then looks for events: one of the two sees the other (store buffering), so no event is left lying. (Nobody
+//! can be at the first step but who has arrived, so an arrival needs no fence.)
 //! Two slots per round, for even and odd epochs, are enough: a node that is two epochs ahead has heard, directly or not,
 //! that this one has come to the epoch between, so this one has done with the first.
 
@@ -159,7 +160,6 @@ impl Meeting {
     pub fn arrive(&self, epoch: u64, all: Digest, carrier: &impl Carrier) {
         self.known.set(all);
         self.arrived.store(epoch, Release);
-        full_fence();
         self.carry_on(carrier);
     }
 
@@ -318,7 +318,7 @@ mod loom_tests {
         fn rounds(&self) -> usize {
             self.0.len().next_power_of_two().ilog2() as usize
         }
-        /// The message is received at once, by the thread that sends it.
+        /// The message is received at once, by the thread that sends it. Its fence hides what the release of `step` is for.
         fn tell(&self, epoch: u64, round: usize, known: Digest) {
             let to = (self.1 + (1 << round)) % self.0.len();
             self.0[to].meeting.receive(epoch, round, known, &At(self.0.clone(), to));
