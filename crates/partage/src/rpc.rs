@@ -32,14 +32,19 @@
 //! main image. They are turned back into pointers only if they lie in its executable part. All processes run the same
 //! image (its identity was compared when they attached), so what was a function of that type there is one here.
 
+mod dist;
+mod pend;
+
+pub use dist::Dist;
+pub(crate) use pend::Pend;
+
 use crate::fail;
 use crate::job::{Inner, Job};
 use crate::ptr::GlobalPtr;
 use crate::scope::Event;
-use crate::team::{Rank, Team, TeamRank};
+use crate::team::{Rank, TeamRank};
 use bytemuck::{Pod, Zeroable};
 use partage_conduit::am::Piece;
-use partage_conduit::barrier::{Call, Tag};
 use partage_conduit::contract::Conduit;
 use partage_conduit::pool::LARGE;
 use partage_conduit::record::Site;
@@ -724,7 +729,7 @@ impl Inner {
         args: &A,
     ) -> Event<'_, R> {
         let id = self.send(("rpc", CALL), to, code, dist, args);
-        Event::call(Pend { held: Held { inner: self.clone(), id }, to, site: Site::here("rpc"), decode: decode::<R> })
+        Event::call(Pend::new(self.clone(), id, to, Site::here("rpc"), decode::<R>))
     }
 
     #[inline(always)]
@@ -761,106 +766,6 @@ impl Drop for Running<'_> {
     }
 }
 
-/// While this rank itself has an object in use.
-struct InUse<'c>(&'c Calls);
-
-impl<'c> InUse<'c> {
-    fn begin(calls: &'c Calls) -> Self {
-        calls.in_use.set(calls.in_use.get() + 1);
-        InUse(calls)
-    }
-}
-
-impl Drop for InUse<'_> {
-    fn drop(&mut self) {
-        self.0.in_use.set(self.0.in_use.get() - 1);
-        self.0.retry.set(true);
-    }
-}
-
-/// A call under way, as its event holds it.
-pub(crate) struct Pend<R> {
-    held: Held,
-    to: Rank,
-    site: Site,
-    decode: fn(&[u8]) -> Result<R, String>,
-}
-
-/// Detaches the call when dropped, unless its result was taken.
-struct Held {
-    inner: Rc<Inner>,
-    id: u32,
-}
-
-const TAKEN: u32 = u32::MAX;
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if self.id == TAKEN || self.inner.calls.over.get() {
-            return;
-        }
-        if let Some(why) = self.inner.calls.detach(self.id)
-            && !std::thread::panicking()
-        {
-            fail::end_with(format!("{}: a remote call whose event was dropped failed: {why}", self.inner.rank));
-        }
-    }
-}
-
-impl<R> Pend<R> {
-    /// Has the result come? Makes progress.
-    #[track_caller]
-    pub fn test(&self) -> bool {
-        let Held { inner, id } = &self.held;
-        self.check_over();
-        inner.calls.is_done(*id) || {
-            inner.progress();
-            inner.calls.is_done(*id)
-        }
-    }
-
-    /// Waits for the result.
-    #[track_caller]
-    pub fn wait(self) -> R {
-        let Held { inner, id } = &self.held;
-        self.check_over();
-        inner.may_wait(|| Site { call: "wait for a remote call", ..self.site });
-        inner.wait(self.site, || inner.calls.is_done(*id));
-        if !inner.calls.is_done(*id) {
-            // There is no result to return, and no second panic to unwind with.
-            fail::die(
-                fail::PANICKED,
-                Some(&format!("{}: {}: in a destructor, while the job ends", inner.rank, self.site)),
-            );
-        }
-        self.take()
-    }
-
-    #[track_caller]
-    fn check_over(&self) {
-        if self.held.inner.calls.over.get() {
-            panic!("{}: {}: the job is over", self.held.inner.rank, self.site);
-        }
-    }
-
-    /// The result, which has come.
-    #[track_caller]
-    pub fn take(mut self) -> R {
-        let id = std::mem::replace(&mut self.held.id, TAKEN);
-        let inner = &self.held.inner;
-        match inner.calls.finish(id).and_then(|bytes| (self.decode)(bytes.as_slice())) {
-            Ok(value) => value,
-            Err(why) => panic!("{}: {}: {}: {why}", inner.rank, self.site, self.to),
-        }
-    }
-}
-
-impl<R> fmt::Debug for Pend<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} to {}", self.site, self.to)
-    }
-}
-
 impl Job {
     /// Runs `f(&job, args)` on `to`, on its own thread, when it makes progress; the event gives the result. Dropping the
     /// event detaches the call.
@@ -884,106 +789,6 @@ impl Job {
     #[track_caller]
     pub fn tell<A: Travels>(&self, to: Rank, f: fn(&Job, A), args: A) {
         self.all().inner.send(("tell", TELL), to, (run::<A, ()>, f as usize), 0, &args);
-    }
-}
-
-/// One `T` on every rank under one name. Functions that others call get the rank's own as `&mut T`.
-///
-/// ```
-/// use partage::prelude::*;
-/// use std::collections::HashMap;
-///
-/// partage::test(4, |job| {
-///     let table = job.dist(HashMap::<String, u64>::new());
-///     let home = |key: &str| Rank(key.len() as u32 % 4);
-///     let key = format!("from {}", job.rank());
-///     table.rpc(home(&key), |mine, (key, value)| mine.insert(key, value), (key.clone(), 7)).wait();
-///     assert_eq!(table.rpc(home(&key), |mine, key: String| mine.get(&key).copied(), key).wait(), Some(7));
-///     job.barrier();                             // nobody ends while others still call (after tells: quiet first)
-/// });
-/// ```
-pub struct Dist<T: 'static> {
-    inner: Rc<Inner>,
-    id: u32,
-    mine: Rc<RefCell<T>>,
-}
-
-impl<T> fmt::Debug for Dist<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Dist<{}>({})", type_name::<T>(), self.id)
-    }
-}
-
-impl Team {
-    /// Collective: one `T` of each rank, for others to call into. All ranks give the same type.
-    #[track_caller]
-    pub fn dist<T: 'static>(&self, mine: T) -> Dist<T> {
-        let site = Site::here("dist");
-        let (inner, mine) = (self.inner.clone(), Rc::new(RefCell::new(mine)));
-        self.may_meet(move || site);
-        let id = {
-            let mut objects = inner.calls.objects.borrow_mut();
-            objects.push(Some(mine.clone()));
-            objects.len() as u32 - 1
-        };
-        let hash = type_name::<T>()
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325u64, |hash, b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-        self.meet(Tag::Call(Call::Dist, u64::from(id) << 32 | hash >> 32), u64::MAX, move || site);
-        Dist { inner, id, mine }
-    }
-}
-
-impl<T: 'static> Dist<T> {
-    /// My own `T`. Calls that come for it meanwhile run when this has ended. Nesting panics.
-    #[track_caller]
-    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        match self.mine.try_borrow_mut() {
-            Ok(mut mine) => {
-                // Given back before the calls that wait for it are told.
-                let _in_use = InUse::begin(&self.inner.calls);
-                let result = f(&mut mine);
-                drop(mine);
-                result
-            }
-            Err(_) => {
-                panic!("{}: with: this {self:?} is in use already, by a `with` around it or a call", self.inner.rank)
-            }
-        }
-    }
-
-    /// Runs `f(&mut T, args)` on `to`, on its own thread, when it makes progress; the event gives the result. Dropping
-    /// the event detaches the call.
-    #[inline]
-    #[track_caller]
-    pub fn rpc<A: Travels, R: Travels>(&self, to: Rank, f: fn(&mut T, A) -> R, args: A) -> Event<'_, R> {
-        self.inner.call(to, (run_into::<T, A, R>, f as usize), self.id, &args)
-    }
-
-    /// The same without a result. [`quiet`](Job::quiet) waits until it has run; a panic in it ends the job.
-    #[inline]
-    #[track_caller]
-    pub fn tell<A: Travels>(&self, to: Rank, f: fn(&mut T, A), args: A) {
-        self.inner.send(("tell", TELL), to, (run_into::<T, A, ()>, f as usize), self.id, &args);
-    }
-
-    /// My own `T` back; calls that still come for it fail, so [`quiet`](Job::quiet) and a barrier go before.
-    #[track_caller]
-    pub fn into_inner(self) -> T {
-        let (me, mine) = (self.inner.rank, self.mine.clone());
-        drop(self);
-        match Rc::try_unwrap(mine) {
-            Ok(mine) => mine.into_inner(),
-            Err(_) => panic!("{me}: into_inner: this Dist is in use"),
-        }
-    }
-}
-
-impl<T> Drop for Dist<T> {
-    fn drop(&mut self) {
-        let object = self.inner.calls.objects.borrow_mut().get_mut(self.id as usize).and_then(Option::take);
-        self.inner.calls.retry.set(true);
-        drop(object);
     }
 }
 
