@@ -1,6 +1,6 @@
 //! The conduit between ranks of different nodes: libfabric, opened at run time and only where a job has several nodes.
 //!
-//! A process has one endpoint, for all its ranks. [`Net::attach`] opens it, tells the others its address and greets them,
+//! A process has one endpoint, for all its ranks. `Net::attach` opens it, tells the others its address and greets them,
 //! so that hosts that cannot reach each other are found out at the start. [`Seat`] is one rank's side.
 //!
 //! * [`am`]: messages, their credits and their ends; [`rma`]: puts and gets; [`segment`]: which memory the network knows;

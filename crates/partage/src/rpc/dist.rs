@@ -84,14 +84,14 @@ impl<T: 'static> Dist<T> {
         self.inner.call(to, (run_into::<T, A, R>, f as usize), self.id, &args)
     }
 
-    /// The same without a result. [`quiet`](Job::quiet) waits until it has run; a panic in it ends the job.
+    /// The same without a result. [`quiet`](crate::Job::quiet) waits until it has run; a panic in it ends the job.
     #[inline]
     #[track_caller]
     pub fn tell<A: Travels>(&self, to: Rank, f: fn(&mut T, A), args: A) {
         self.inner.send(("tell", TELL), to, (run_into::<T, A, ()>, f as usize), self.id, &args);
     }
 
-    /// My own `T` back; calls that still come for it fail, so [`quiet`](Job::quiet) and a barrier go before.
+    /// My own `T` back; calls that still come for it fail, so [`quiet`](crate::Job::quiet) and a barrier go before.
     #[track_caller]
     pub fn into_inner(self) -> T {
         let (me, mine) = (self.inner.rank, self.mine.clone());
