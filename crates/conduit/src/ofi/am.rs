@@ -392,16 +392,12 @@ impl Net {
 
     /// A message in a receive buffer, taken apart; none if it is not of this job.
     pub(super) fn read_message<'m>(&self, ranks: &Ranks, bytes: &'m [u8]) -> Option<Message<'m>> {
-        let (head, rest) = bytes.split_first_chunk::<{ size_of::<Head>() }>()?;
-        let head: Head = bytemuck::pod_read_unaligned(head);
+        let message = Message::read(bytes)?;
+        let head = message.head;
         let far = |rank: u32| (rank as usize) < ranks.count() && !ranks.is_near(rank as usize);
         let for_one = head.kind <= ENDED;
-        if head.nonce != self.nonce || !far(head.source) || for_one && !ranks.mine().contains(&(head.target as usize)) {
-            return None;
-        }
-        let args = rest.get(..head.args.into())?;
-        let payload = rest.get(args.len().next_multiple_of(8)..)?.get(..head.payload as usize)?;
-        (args.len() <= ARGS).then_some(Message { head, args, payload })
+        let ours = head.nonce == self.nonce && far(head.source);
+        (ours && (!for_one || ranks.mine().contains(&(head.target as usize)))).then_some(message)
     }
 
     /// Is it this message's turn? If not it is kept.
@@ -506,7 +502,16 @@ pub(super) struct Message<'m> {
     payload: &'m [u8],
 }
 
-impl Message<'_> {
+impl<'m> Message<'m> {
+    /// Out of any bytes.
+    fn read(bytes: &'m [u8]) -> Option<Message<'m>> {
+        let (head, rest) = bytes.split_first_chunk::<{ size_of::<Head>() }>()?;
+        let head: Head = bytemuck::pod_read_unaligned(head);
+        let args = rest.get(..head.args.into()).filter(|args| args.len() <= ARGS)?;
+        let payload = rest.get(args.len().next_multiple_of(8)..)?.get(..head.payload as usize)?;
+        Some(Message { head, args, payload })
+    }
+
     /// The net of a message that is taken in its turn.
     fn net(&self) -> Option<usize> {
         match self.head.kind {
@@ -621,6 +626,40 @@ impl Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What bytes say, they have; whatever they are.
+    #[test]
+    fn messages_of_any_bytes_are_understood_or_refused() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = move || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
+        };
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..100_000 {
+            let mut words: Vec<u64> = (0..random() % 20).map(|_| random()).collect();
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+            if bytes.len() >= size_of::<Head>() && random() % 4 > 0 {
+                // Lengths that may fit.
+                bytes[19] = random() as u8 % 80;
+                bytes[20..24].copy_from_slice(&(random() as u32 % 100).to_le_bytes());
+            }
+            let bytes = &bytes[..bytes.len() - (random() as usize % 8).min(bytes.len())];
+            match Message::read(bytes) {
+                Some(message) => {
+                    let again = message.to_bytes();
+                    let again = Message::read(&again).expect("as it was received");
+                    assert_eq!((again.args, again.payload), (message.args, message.payload));
+                    assert!(message.args.len() <= ARGS && message.payload.len() <= bytes.len());
+                    read += 1;
+                }
+                None => refused += 1,
+            }
+        }
+        assert!(read > 1000 && refused > 1000, "{read} were read, {refused} refused");
+    }
 
     #[test]
     fn a_short_message_with_usual_arguments_can_be_injected() {
