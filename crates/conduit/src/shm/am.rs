@@ -931,7 +931,7 @@ mod tests {
             let sum = n + payload.iter().map(|&b| u64::from(b)).sum::<u64>();
             arrival.reach().atomic(at, Atomic::new(crate::contract::Op::Add, 8, sum, 0)).unwrap();
             if reply != 0 {
-                arrival.reply(11, &[n, 0], payload);
+                arrival.reply(21, &[n, 0], payload);
             }
         }
     }
@@ -940,7 +940,7 @@ mod tests {
 
     fn pair() -> (Arc<Node>, Seat, Seat) {
         let node = Arc::new(Node::attach(&config(2), &mut Alone).unwrap());
-        assert!(node.set_handler(10, &COUNT) && node.set_handler(11, &COUNT) && node.set_handler(10, &COUNT));
+        assert!(node.set_handler(20, &COUNT) && node.set_handler(21, &COUNT) && node.set_handler(20, &COUNT));
         let (a, b) = (node.seat(0), node.seat(1));
         (node, a, b)
     }
@@ -951,7 +951,7 @@ mod tests {
 
     /// Both ranks are of one process here, so that what goes through queues is sent by hand.
     fn send(seat: &Seat, to: usize, n: u64, reply: bool, payload: &[u8]) -> bool {
-        seat.try_send(AM, to, 10, bytes_of(&[n, u64::from(reply)]), payload)
+        seat.try_send(AM, to, 20, bytes_of(&[n, u64::from(reply)]), payload)
     }
 
     #[test]
@@ -961,7 +961,7 @@ mod tests {
         for len in [0, 1, 8, 40, 41, 48, 56, 57, 4096, 4097, pool::LARGE] {
             let payload = vec![1; len];
             for reply in [false, true] {
-                assert!(a.try_request(1, 10, bytes_of(&[5, u64::from(reply)]), &payload));
+                assert!(a.try_request(1, 20, bytes_of(&[5, u64::from(reply)]), &payload));
                 assert!(send(&a, 1, 7, reply, &payload) && node.serve(1, true) > 0);
                 assert_eq!(node.serve(0, true) > 0, reply);
                 want[1] += 12 + 2 * len as u64;
@@ -1122,7 +1122,7 @@ mod tests {
             let node = held.as_ref().unwrap().0.clone();
             drop(held);
             let small = |n: u64| if random() % 4 == 0 { random() } else { random() % n };
-            let (source, handler) = (small(3) as usize & 0xffff, small(16) as u16 & 1023);
+            let (source, handler) = (small(3) as usize & 0xffff, small(28) as u16 & 1023);
             let length = (random() % 64) as usize;
             let words = std::array::from_fn(|_| match random() % 4 {
                 0 => random() << 7,
