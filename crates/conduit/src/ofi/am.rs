@@ -580,6 +580,7 @@ impl Seat {
         if !net.post(process, head, args, payload) {
             return false;
         }
+        self.is_at_it(net);
         sent.set(sent.get().wrapping_add(1));
         number.set(number.get().wrapping_add(1));
         self.total.set(self.total.get() + 1);

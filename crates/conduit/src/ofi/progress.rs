@@ -240,6 +240,13 @@ impl Drop for Serving {
 }
 
 impl Seat {
+    /// This rank is using the network, and will look soon: the thread may doze. (To post a long put takes as long as many
+    /// looks.)
+    #[inline]
+    pub(super) fn is_at_it(&self, net: &Net) {
+        one_more(&net.desks[self.i].polls);
+    }
+
     /// One look of a rank that waits or polls.
     #[inline]
     pub(crate) fn look(&self, node: &Node) -> bool {
@@ -249,7 +256,7 @@ impl Seat {
         if !(now || net.owes() || self.awaits(net)) {
             return false;
         }
-        one_more(&net.desks[self.i].polls);
+        self.is_at_it(net);
         let times = if self.awaits(net) { INSISTENT } else { 1 };
         (0..times).any(|_| net.poll(node))
     }

@@ -125,6 +125,7 @@ impl Seat {
         };
         if posted == Posted::Done {
             self.started.set(number + 1);
+            self.is_at_it(net);
             self.bytes.set(self.bytes.get() + len as u64);
             return true;
         }
