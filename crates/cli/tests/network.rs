@@ -284,6 +284,8 @@ fn hang(job: &Job, cells: GlobalPtr<u64>) {
             // What it has sent to end the last barrier has left by then.
             compute(Duration::from_millis(300));
             kill(std::process::id() as i32, libc::SIGSTOP);
+            // Another thread may take the signal, and this one go on for a moment.
+            compute(Duration::from_secs(60));
         }
     }
 }
