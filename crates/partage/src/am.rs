@@ -174,10 +174,15 @@ impl<A: Pod> conduit::Handler for Request<A> {
 
 impl<A: Pod, T: Pod> conduit::Handler for LongRequest<A, T> {
     fn run(&self, arrival: &Arrival<'_>) {
-        let (bytes, _) = arrival.open_bytes(size_of::<Laid>() + size_of::<A>());
+        let (bytes, payload) = arrival.open_bytes(size_of::<Laid>() + size_of::<A>());
         let (laid, args) = bytes.split_at(size_of::<Laid>());
         let (Laid { offset, len }, args) = (bytemuck::pod_read_unaligned(laid), bytemuck::pod_read_unaligned(args));
         let target = Target(arrival);
+        // From another node they may have come along.
+        if !payload.is_empty() {
+            let there = At { rank: target.rank().0, offset };
+            arrival.reach().write(there, payload).unwrap_or_else(|outside| arrival.bad(&outside));
+        }
         let landed = Landed { ptr: GlobalPtr::new(target.rank(), offset), len: len as usize, target };
         guard(arrival, &self.name, || (self.run)(Token(arrival), &Target(arrival), args, landed));
     }
@@ -439,14 +444,20 @@ impl Job {
     #[track_caller]
     pub fn am_long<A: Pod, T: Pod>(&self, to: GlobalPtr<T>, src: &[T], handler: &'static LongRequest<A, T>, args: A) {
         let number = self.number("am_long", to.rank(), handler, &handler.name);
-        to.put_slice_for(self, "am_long", src);
+        let inner = &self.all().inner;
+        // To another node one message is sooner there than a put and a message.
+        let along = to.is_aligned() && inner.goes_along(Site::here("am_long"), to.place(), size_of_val(src));
+        if !along {
+            to.put_slice_for(self, "am_long", src);
+        }
         let laid = Laid { offset: to.place().offset, len: src.len() as u64 };
         let mut both = [0; conduit::ARGS];
         let (front, rest) = both.split_at_mut(size_of::<Laid>());
         front.copy_from_slice(bytemuck::bytes_of(&laid));
         rest[..size_of::<A>()].copy_from_slice(bytemuck::bytes_of(&args));
         let both = &both[..size_of::<Laid>() + size_of::<A>()];
-        self.all().inner.request(Site::here("am_long"), to.rank(), number, both, &[]);
+        let payload = if along { bytemuck::cast_slice(src) } else { &[] };
+        inner.request(Site::here("am_long"), to.rank(), number, both, payload);
     }
 
     /// One round of progress: runs what has arrived for me. For long computations; every call that waits does this too.

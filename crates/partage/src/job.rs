@@ -12,6 +12,7 @@ use partage_conduit::barrier::{Call, Tag};
 use partage_conduit::contract::{At, Atomic, Conduit, Failure};
 use partage_conduit::heap::Side;
 use partage_conduit::ofi::rma::{self, Started};
+use partage_conduit::pool::LARGE;
 use partage_conduit::record::Site;
 use partage_conduit::shm::am::Reference;
 use partage_conduit::shm::rma::Reach;
@@ -183,6 +184,11 @@ impl Inner {
     /// Does the network itself reach this place?
     pub fn is_network(&self, at: At) -> bool {
         !self.reference.forced && self.seat.is_far(at)
+    }
+
+    /// Do so many bytes for this place go along with a message, and may they?
+    pub fn goes_along(&self, site: Site, at: At, len: usize) -> bool {
+        len <= LARGE && self.is_network(at) && rma::may_reach(&self.seat, site, at, len)
     }
 
     /// Has a transfer completed?

@@ -183,6 +183,11 @@ pub unsafe fn start_get(seat: &shm::Seat, site: Site, at: At, dst: *mut u8, len:
     Ok(started)
 }
 
+/// Is this memory of a rank of another node?
+pub fn may_reach(seat: &shm::Seat, site: Site, at: At, len: usize) -> bool {
+    segment::check(seat, site, at, len).is_ok()
+}
+
 /// Has the transfer completed?
 pub fn is_done(seat: &shm::Seat, started: &Started) -> bool {
     let (far, net) = seat.beyond();
