@@ -36,7 +36,7 @@ static BOOT: Mutex<Option<Boot>> = Mutex::new(None);
 /// Set when this process is ended by us, and has said why.
 pub(crate) static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// The connection. Never held while waiting for other ranks, but for the exchange at the start.
+/// The connection. Never held while waiting for other ranks, but for the exchange at the start and the fence at the end.
 pub(crate) fn boot() -> MutexGuard<'static, Option<Boot>> {
     BOOT.lock().unwrap_or_else(PoisonError::into_inner)
 }

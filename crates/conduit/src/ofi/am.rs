@@ -18,7 +18,7 @@
 //! read the completion queue, before another may read it: calls go into their rank's queue, and what came too early is
 //! kept until the others have come. Handlers run after that, possibly at the same time as later ones.
 
-use super::endpoint::{Context, Desc, Entry, Posted};
+use super::endpoint::{Context, Desc, Posted};
 use super::{Net, Seat, raise};
 use crate::am::{ARGS, Arrival, Body, Way};
 use crate::meeting::{Digest, ROUNDS};
@@ -150,8 +150,8 @@ impl Buffer {
 }
 
 impl Bounce {
-    pub fn new() -> Bounce {
-        let context = UnsafeCell::new(Context::new(OF_BOUNCE));
+    pub fn new(i: usize) -> Bounce {
+        let context = UnsafeCell::new(Context::new(OF_BOUNCE | (i as u64) << 8));
         let memory = UnsafeCell::new(vec![0; LONGEST.div_ceil(8) + 2].into());
         Bounce { context, taken: AtomicBool::new(false), memory }
     }
@@ -195,13 +195,15 @@ impl Net {
         self.idle_count.store(idle.len(), Relaxed);
     }
 
-    /// The buffer into which this message was received, and the message.
-    pub(super) fn received(&self, entry: &Entry) -> (usize, &[u8]) {
-        // SAFETY: a context of a buffer, whose word nobody changes.
-        let i = (unsafe { (*entry.context).word } >> 8) as usize;
-        // SAFETY: received, so it is this thread's until `leave_buffer`, which comes after the last use of the message.
+    /// The message of `len` bytes that was received into this buffer.
+    ///
+    /// # Safety
+    /// This thread has read the completion of the buffer and has not left it since, nor does it before the last use.
+    pub(super) unsafe fn received(&self, i: usize, len: usize) -> &[u8] {
+        // SAFETY: so nobody else uses it: the network has written it before the completion, and it is posted again only
+        // after it was left.
         let bytes: &[u8] = bytemuck::cast_slice(unsafe { &*self.buffers[i].memory.get() });
-        (i, &bytes[..entry.len.min(bytes.len())])
+        &bytes[..len.min(bytes.len())]
     }
 
     /// Its message has been dealt with.
@@ -211,10 +213,9 @@ impl Net {
         self.idle_count.store(idle.len(), Relaxed);
     }
 
-    /// A message has left its bounce buffer.
-    pub(super) fn sent(&self, context: *mut Context) {
-        // SAFETY: the context of a bounce buffer is its first field.
-        unsafe { (*context.cast::<Bounce>()).taken.store(false, Release) };
+    /// A message has left this bounce buffer.
+    pub(super) fn sent(&self, i: usize) {
+        self.bounces[i].taken.store(false, Release);
     }
 
     fn head(&self, kind: u8, source: usize, target: usize, handler: u16) -> Head {

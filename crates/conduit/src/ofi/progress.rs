@@ -94,9 +94,9 @@ impl Net {
     /// A message that cannot be understood ends the job: unwinding might give memory back that the network has.
     fn handle_or_end(&self, node: &Node, message: Message<'_>) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.handle(node, message))) {
-            if let Some(text) = panic.downcast_ref::<String>() {
-                (self.settings.lost)(text);
-            }
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            // Without words it is the end of the job already, on its way.
+            text.into_iter().for_each(|text| (self.settings.lost)(text));
             resume_unwind(panic);
         }
     }
@@ -113,10 +113,14 @@ impl Net {
         if context.is_null() {
             return None;
         }
-        // SAFETY: a context of ours, whose word nobody changes.
-        match unsafe { (*context).word } & 0xff {
+        // SAFETY: a context of ours, which lives as long as the endpoint, and whose word nobody changes.
+        let word = unsafe { (*context).word };
+        let which = (word >> 8) as usize;
+        match word & 0xff {
             OF_BUFFER => {
-                let (buffer, bytes) = self.received(entry);
+                let buffer = which;
+                // SAFETY: its completion has just been read, and it is left by whoever has dealt with the message.
+                let bytes = unsafe { self.received(buffer, entry.len) };
                 let message = self.read_message(node.ranks(), bytes);
                 let message = message.filter(|message| self.is_next(early, message)).and_then(|message| {
                     let left = self.take(node, message);
@@ -137,11 +141,11 @@ impl Net {
                 }
             }
             OF_BOUNCE => {
-                self.sent(context);
+                self.sent(which);
                 None
             }
             OF_OP => {
-                let i = self.completed(context);
+                let i = self.completed(which);
                 node.ring(node.ranks().near(self.first + i));
                 None
             }
@@ -187,7 +191,8 @@ impl Net {
                 continue;
             }
             while self.poll(node) {}
-            self.endpoint.wait(SLEEP);
+            // What finds no room makes no event when there is some.
+            self.endpoint.wait(if self.owes() { SLEEP / 100 } else { SLEEP });
         }
     }
 }

@@ -41,8 +41,6 @@ struct Op {
     busy: AtomicBool,
     /// The number of the one that it is, or was.
     number: AtomicU64,
-    /// Where its completion is counted.
-    rank: AtomicU64,
     len: AtomicU64,
 }
 
@@ -50,12 +48,12 @@ struct Op {
 unsafe impl Sync for Op {}
 
 impl Ops {
-    pub fn new() -> Ops {
-        let op = |_| Op {
-            context: UnsafeCell::new(Context::new(OF_OP)),
+    /// Of the i-th rank of the process.
+    pub fn new(i: usize) -> Ops {
+        let op = |token: usize| Op {
+            context: UnsafeCell::new(Context::new(OF_OP | ((i * TOKENS + token) as u64) << 8)),
             busy: AtomicBool::new(false),
             number: AtomicU64::new(0),
-            rank: AtomicU64::new(0),
             len: AtomicU64::new(0),
         };
         let (completed, bytes) = Default::default();
@@ -74,11 +72,10 @@ impl Ops {
 }
 
 impl Net {
-    /// An operation has completed; its rank (of this process).
-    pub(super) fn completed(&self, context: *mut Context) -> usize {
-        // SAFETY: the context of an operation is its first field.
-        let op = unsafe { &*context.cast::<Op>() };
-        let i = op.rank.load(Relaxed) as usize;
+    /// An operation has completed, by its number among all of the process; its rank (of this process).
+    pub(super) fn completed(&self, which: usize) -> usize {
+        let i = which / TOKENS;
+        let op = &self.ops[i].ops[which % TOKENS];
         self.ops[i].bytes.fetch_add(op.len.load(Relaxed), Relaxed);
         op.busy.store(false, Release);
         self.ops[i].completed.fetch_add(1, Release);
@@ -113,7 +110,6 @@ impl Seat {
         let (peer, remote) = (net.peers[process].expect("a process of another node"), net.remote(ranks, at).0);
         op.busy.store(true, Relaxed);
         op.number.store(number, Relaxed);
-        op.rank.store(self.i as u64, Relaxed);
         op.len.store(len as u64, Relaxed);
         // SAFETY: the context is ours, since the operation was not busy; whoever started the transfer keeps its memory until
         // it has completed.
