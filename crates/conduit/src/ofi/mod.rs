@@ -275,11 +275,10 @@ impl Net {
 
     fn open(settings: &Settings, whereabouts: &[Whereabouts], me: usize) -> Result<Endpoint, String> {
         let source = settings.interface.clone().or_else(|| choose(whereabouts, me));
-        let on = source.as_ref().map(|source| format!(" on {source}")).unwrap_or_default();
         let endpoint = Endpoint::open(&Asked { provider: settings.provider.clone(), source, ..Asked::default() });
-        let endpoint = endpoint.map_err(|why| match settings.interface {
-            Some(_) => format!("PARTAGE_INTERFACE:{on}: {why}"),
-            None => format!("{why}{on}"),
+        let endpoint = endpoint.map_err(|why| match &settings.interface {
+            Some(address) => format!("PARTAGE_INTERFACE={address}: {why}"),
+            None => why,
         })?;
         match endpoint.mr_mode() & segment::NOT_DONE {
             0 => Ok(endpoint),
