@@ -4,6 +4,7 @@
 //! A message is a handler's number, up to 64 bytes of arguments and a payload. The arguments of a handler have one type,
 //! so their length is not sent; [`Arrival::open`] reads both.
 
+use crate::contract::At;
 use crate::pool::Buffer;
 use crate::reference;
 use crate::ring::{Head, Message, WORDS};
@@ -101,6 +102,11 @@ impl<'h> Arrival<'h> {
     #[inline(always)]
     pub fn reach(&self) -> &'h Reach {
         self.node.reach()
+    }
+
+    /// The half of the target's memory to which this offset belongs, and the place there.
+    pub(crate) fn half(&self, offset: u64) -> (&'h Reach, At) {
+        self.node.half(At { rank: self.target as u32, offset })
     }
 
     /// Arguments and payload. The payload begins at a multiple of eight.

@@ -5,8 +5,8 @@
 //! [`mod@reference`]: a conduit overrides what it can do better.
 //!
 //! # Memory: promises
-//! 1. A segment is bytes `4096..len` of each rank (the first page is never handed out); an access with any byte outside
-//!    is refused whole and touches nothing.
+//! 1. A segment is bytes `4096..len` of each rank (the first page is never handed out), and a second, *guarded* half
+//!    ([`GUARDED`]); an access with any byte outside its half is refused whole and touches nothing.
 //! 2. `put` returns when `src` may be reused (local completion) **and** the bytes are where any rank's later `get`
 //!    finds them (remote completion), where "later" is decided by a barrier, a signal or a fence-ordered flag.
 //!    A conduit that can separate the two adds operations for it; it does not weaken this one.
@@ -41,8 +41,40 @@ use bytemuck::{Pod, Zeroable};
 pub struct At {
     /// Rank of the job.
     pub rank: u32,
-    /// Bytes from the start of its segment.
+    /// Bytes from the start of its segment; in the guarded half with [`GUARDED`].
     pub offset: u64,
+}
+
+/// Set in the offset of a place in the *guarded* half of a segment: memory that pointers cannot name, whatever their bits,
+/// because their offsets are shorter. A half's offsets begin at 0.
+pub const GUARDED: u64 = 1 << 44;
+
+/// A half of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Half {
+    /// What any pointer reaches. No reference into it exists.
+    Open,
+    /// What is reached by its handle only, so that there can be references into it while no handle can be used.
+    Guarded,
+}
+
+impl At {
+    /// A place in the guarded half.
+    pub fn guarded(rank: u32, offset: u64) -> At {
+        At { rank, offset: offset | GUARDED }
+    }
+
+    /// Which half it is in.
+    #[inline(always)]
+    pub fn half(self) -> Half {
+        if self.offset & GUARDED == 0 { Half::Open } else { Half::Guarded }
+    }
+
+    /// The same place, counted from the start of its half.
+    #[inline(always)]
+    pub fn in_half(self) -> At {
+        At { offset: self.offset & !GUARDED, ..self }
+    }
 }
 
 /// The access does not lie in a segment that this conduit reaches.
@@ -186,8 +218,8 @@ impl From<Outside> for Failure {
 pub trait Conduit {
     /// How many ranks there are.
     fn ranks(&self) -> usize;
-    /// How long a segment is.
-    fn segment_len(&self) -> u64;
+    /// How long this half of a segment is.
+    fn half_len(&self, half: Half) -> u64;
     /// Sends a request, when there is room for it. At most 64 bytes of arguments and
     /// [`LARGE`](crate::pool::LARGE) of payload.
     fn request<A: Pod>(&self, site: Site, to: u32, handler: u16, args: &A, payload: &[u8]) -> Result<(), Aborted>;

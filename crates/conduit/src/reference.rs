@@ -13,6 +13,7 @@ use crate::heap::FIRST;
 use crate::ofi;
 use crate::pool::LARGE;
 use crate::record::Site;
+use crate::shm;
 use bytemuck::{Pod, Zeroable};
 
 #[cfg(doc)]
@@ -21,9 +22,9 @@ use crate::am::Landing;
 /// Handlers below this number are ours.
 pub const HANDLERS: u16 = 16;
 const PUT: u16 = 1;
-const PUT_DONE: u16 = 2;
+pub(crate) const PUT_DONE: u16 = 2;
 const GET: u16 = 3;
-const DATA: u16 = 4;
+pub(crate) const DATA: u16 = 4;
 const ATOMIC: u16 = 5;
 const VALUE: u16 = 6;
 /// Brings a [`Piece`] of something too long for a message to the target's [`Landing`].
@@ -34,9 +35,12 @@ pub(crate) const EXTENT_IS: u16 = 9;
 /// Where a rank was last seen waiting, and the answer.
 pub(crate) const SITE: u16 = 10;
 pub(crate) const SITE_IS: u16 = 11;
+/// Takes or gives blocks of the window, and commits them.
+pub(crate) const BLOCKS: u16 = 12;
+pub(crate) const COMMIT: u16 = 13;
 
 /// Our handlers, for the table of every conduit.
-pub fn handlers() -> [(u16, &'static dyn Handler); 11] {
+pub fn handlers() -> [(u16, &'static dyn Handler); 13] {
     [
         (PUT, &OnPut),
         (PUT_DONE, &OnPutDone),
@@ -49,6 +53,8 @@ pub fn handlers() -> [(u16, &'static dyn Handler); 11] {
         (EXTENT_IS, &ofi::segment::OnExtentIs),
         (SITE, &OnSite),
         (SITE_IS, &OnData),
+        (BLOCKS, &shm::memory::OnBlocks),
+        (COMMIT, &shm::memory::OnCommit),
     ]
 }
 
@@ -101,9 +107,9 @@ pub fn last_site<C: Conduit + ?Sized>(c: &C, site: Site, rank: u32) -> Result<St
 }
 
 pub(crate) fn check<C: Conduit + ?Sized>(c: &C, at: At, len: usize) -> Result<(), Outside> {
-    let (ranks, segment) = (c.ranks(), c.segment_len());
-    let end = at.offset.checked_add(len as u64);
-    let inside = (at.rank as usize) < ranks && at.offset >= FIRST && end.is_some_and(|end| end <= segment);
+    let (ranks, segment, offset) = (c.ranks(), c.half_len(at.half()), at.in_half().offset);
+    let end = offset.checked_add(len as u64);
+    let inside = (at.rank as usize) < ranks && offset >= FIRST && end.is_some_and(|end| end <= segment);
     if inside { Ok(()) } else { Err(Outside { at, len, ranks, segment }) }
 }
 
@@ -125,7 +131,8 @@ struct OnPut;
 impl Handler for OnPut {
     fn run(&self, arrival: &Arrival<'_>) {
         let (offset, bytes) = arrival.open::<u64>();
-        let written = arrival.reach().write(At { rank: arrival.target() as u32, offset }, bytes);
+        let (reach, at) = arrival.half(offset);
+        let written = reach.write(at, bytes);
         written.unwrap_or_else(|e| arrival.bad(&e));
         arrival.reply(PUT_DONE, &(), &[]);
     }
@@ -151,7 +158,8 @@ impl Handler for OnGet {
                 &mut more[..]
             }
         };
-        let read = arrival.reach().read(At { rank: arrival.target() as u32, offset }, bytes);
+        let (reach, at) = arrival.half(offset);
+        let read = reach.read(at, bytes);
         read.unwrap_or_else(|e| arrival.bad(&e));
         arrival.reply(DATA, &(), bytes);
     }
@@ -177,8 +185,8 @@ struct OnAtomic;
 impl Handler for OnAtomic {
     fn run(&self, arrival: &Arrival<'_>) {
         let (OnWord { offset, what }, _) = arrival.open::<OnWord>();
-        let at = At { rank: arrival.target() as u32, offset };
-        let old = arrival.reach().atomic(at, what).unwrap_or_else(|| arrival.bad(&"an atomic outside or not aligned"));
+        let (reach, at) = arrival.half(offset);
+        let old = reach.atomic(at, what).unwrap_or_else(|| arrival.bad(&"an atomic outside or not aligned"));
         arrival.reply(VALUE, &old, &[]);
     }
 }

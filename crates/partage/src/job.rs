@@ -9,7 +9,7 @@ use crate::rpc::Calls;
 use crate::team::{Rank, Team};
 use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
-use partage_conduit::contract::{At, Atomic, Conduit, Failure};
+use partage_conduit::contract::{At, Atomic, Conduit, Failure, Half};
 use partage_conduit::heap::Side;
 use partage_conduit::ofi::rma::{self, Started};
 use partage_conduit::pool::LARGE;
@@ -217,7 +217,7 @@ impl Inner {
 
     /// Frees a block of my own.
     pub fn free_here(&self, offset: u64) -> std::result::Result<(), String> {
-        if self.seat.give(Side::Local, offset) {
+        if self.seat.give(Half::Open, Side::Local, offset) {
             return Ok(());
         }
         let p = GlobalPtr::<u8>::new(self.rank, offset);
@@ -381,7 +381,7 @@ impl Job {
     #[track_caller]
     pub fn alloc_slice<T: Pod>(&self, n: usize) -> Result<GlobalPtr<T>> {
         let (len, align) = self.room::<T>("alloc_slice", n)?;
-        let offset = self.all.inner.seat.take(Side::Local, len, align);
+        let offset = self.all.inner.seat.take(Half::Open, Side::Local, len, align);
         let offset = offset.map_err(|e| self.exhausted("alloc_slice", len, e))?;
         Ok(GlobalPtr::new(self.rank(), offset))
     }
@@ -412,7 +412,7 @@ impl Job {
         let site = Site::here("alloc_all");
         self.all.may_meet(|| site);
         let (len, align) = self.room::<T>("alloc_all", n)?;
-        let mine = self.all.inner.seat.take(Side::Symmetric, len, align);
+        let mine = self.all.inner.seat.take(Half::Open, Side::Symmetric, len, align);
         // The smallest of what ranks found: 0 where one found nothing. Equal calls give equal offsets.
         let vote = mine.as_ref().map_or(0, |&offset| offset);
         let what = len << Call::ALIGN_BITS | u64::from(align.ilog2());
@@ -420,7 +420,7 @@ impl Job {
         match mine {
             Ok(offset) if agreed == offset => Ok(GlobalPtr::new(self.rank(), offset)),
             Ok(offset) => {
-                self.all.inner.seat.give(Side::Symmetric, offset);
+                self.all.inner.seat.give(Half::Open, Side::Symmetric, offset);
                 let me = self.rank();
                 Err(Error::out_of_memory(format!("{me}: alloc_all of {}: another rank has no room", bytes(len))))
             }
@@ -440,7 +440,7 @@ impl Job {
         }
         self.all.meet(Tag::Call(Call::FreeAll, offset), u64::MAX, move || site);
         if !p.is_null() {
-            self.all.inner.seat.give(Side::Symmetric, offset);
+            self.all.inner.seat.give(Half::Open, Side::Symmetric, offset);
         }
     }
 
@@ -501,13 +501,6 @@ impl Job {
 
     #[cold]
     fn exhausted(&self, call: &str, len: u64, e: Exhausted) -> Error {
-        let why = match e {
-            Exhausted::Segment { largest } => {
-                format!("the largest free block of the segment has {}; PARTAGE_SEGMENT sets its size", bytes(largest))
-            }
-            Exhausted::Memory { left } => format!("{} of memory are left", bytes(left)),
-            Exhausted::Network { why } => format!("the network cannot register it: {why}"),
-        };
-        Error::out_of_memory(format!("{}: {call} of {}: {why}", self.rank(), bytes(len)))
+        Error::out_of_memory(format!("{}: {call} of {}: {e}", self.rank(), bytes(len)))
     }
 }

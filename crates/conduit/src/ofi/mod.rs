@@ -155,6 +155,8 @@ pub struct Net {
     greeted: Box<[AtomicBool]>,
     nonce: u32,
     keys: u64,
+    /// Bytes of a segment's heaps.
+    segment: u64,
     /// By rank of this process.
     desks: Box<[Desk]>,
     ops: Box<[Ops]>,
@@ -236,7 +238,7 @@ impl Net {
             use std::hash::{BuildHasher, RandomState};
             RandomState::new().hash_one(std::process::id())
         };
-        let hello = Hello { nonce: random(), keys: random() & !((1 << 36) - 1) };
+        let hello = Hello { nonce: random(), keys: random() & !((1 << 37) - 1) };
         let mut mine = bytemuck::bytes_of(&hello).to_vec();
         match &opened {
             Ok(endpoint) => mine.extend([&[1], endpoint.name()].concat()),
@@ -263,7 +265,7 @@ impl Net {
             }
         }
         let addresses = parts.iter().map(|(_, rest)| endpoint.text_of(&rest[1..])).collect();
-        let net = Net::new(endpoint, peers, addresses, parts[0].0, node.ranks(), settings.clone());
+        let net = Net::new(endpoint, peers, addresses, parts[0].0, node, settings.clone());
         // Nobody greets before all listen.
         let why = wrong.or_else(|| net.post_all().err()).unwrap_or_default();
         let outcomes = exchange.all_gather(why.as_bytes())?;
@@ -295,10 +297,10 @@ impl Net {
         peers: Vec<Option<Peer>>,
         addresses: Box<[String]>,
         hello: Hello,
-        ranks: &Ranks,
+        node: &Node,
         settings: Settings,
     ) -> Net {
-        let (processes, count, mine) = (peers.len(), ranks.count(), ranks.mine());
+        let (processes, count, mine) = (peers.len(), node.ranks().count(), node.mine());
         Net {
             endpoint,
             peers: peers.into(),
@@ -306,6 +308,7 @@ impl Net {
             greeted: (0..processes).map(|_| AtomicBool::new(false)).collect(),
             nonce: hello.nonce as u32,
             keys: hello.keys,
+            segment: node.segment(),
             desks: mine.clone().map(|_| Desk::new(processes, count)).collect(),
             ops: (0..mine.len()).map(Ops::new).collect(),
             accounts: (0..count * (1 + mine.len())).map(|_| Account::default()).collect(),

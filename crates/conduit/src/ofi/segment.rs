@@ -8,14 +8,14 @@ use super::Net;
 use super::endpoint::{Region, Remote};
 use super::fi::{FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
 use crate::am::{Arrival, Handler};
-use crate::contract::{At, Conduit, Failure, Outside};
-use crate::heap::Side;
+use crate::contract::{At, Conduit, Failure, Half, Outside};
 use crate::ranks::Ranks;
 use crate::record::Site;
 use crate::reference::{EXTENT, EXTENT_IS};
 use crate::shm;
 use crate::shm::segment::Exhausted;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -25,59 +25,85 @@ pub(super) const NOT_DONE: i32 = FI_MR_LOCAL | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR;
 /// Bytes that are registered at a time.
 pub const CHUNK: u64 = 16 << 20;
 
-/// What is registered, by rank of the process and chunk.
-pub(super) type Regions = BTreeMap<(usize, u64), Region>;
+/// What is registered, by key.
+pub(super) type Regions = BTreeMap<u64, Region>;
 
-/// How many bytes of a segment are registered: from its start, and from its end.
+/// How much of a segment is registered: bytes from the start and from the end of the heaps of either half, and from the
+/// start of the window.
 #[derive(Debug, Default)]
-pub(super) struct Extent([AtomicU64; 2]);
+pub(super) struct Extent([AtomicU64; 5]);
 
 impl Extent {
-    fn has(&self, offset: u64, len: u64, segment: u64) -> bool {
-        let [low, high] = [0, 1].map(|i| self.0[i].load(Acquire));
-        offset + len <= low || offset >= segment - high
+    /// The two of a half's heaps.
+    fn heaps(&self, half: Half) -> [&AtomicU64; 2] {
+        let first = 2 * half as usize;
+        [&self.0[first], &self.0[first + 1]]
+    }
+
+    fn window(&self) -> &AtomicU64 {
+        &self.0[4]
+    }
+
+    /// This much is; it begins or ends where heaps of `segment` bytes or the window do.
+    fn grow(&self, half: Half, range: &Range<u64>, segment: u64) {
+        let [low, high] = self.heaps(half);
+        match range.start {
+            0 => low.fetch_max(range.end, Release),
+            start if start >= segment => self.window().fetch_max(range.end - segment, Release),
+            start => high.fetch_max(segment - start, Release),
+        };
+    }
+
+    fn has(&self, at: At, len: u64, segment: u64) -> bool {
+        let [low, high] = self.heaps(at.half()).map(|e| e.load(Acquire));
+        let (start, end) = (at.in_half().offset, at.in_half().offset + len);
+        match start >= segment {
+            true => end <= segment + self.window().load(Acquire),
+            false => end <= low || start >= segment - high && end <= segment,
+        }
     }
 }
 
 impl Net {
-    /// Registers what a rank's heap has grown by: `want` bytes from the start or the end of its segment of `size` bytes.
+    /// Registers a part of the i-th rank's segment, of whose half there are `len` bytes at `base`.
     ///
     /// # Safety
-    /// The segment begins at `base` and stays mapped as long as this value; nobody makes references into it.
+    /// They stay mapped as long as this value.
     pub(crate) unsafe fn register(
         &self,
         i: usize,
+        half: Half,
         base: *mut u8,
-        size: u64,
-        side: Side,
-        want: u64,
+        len: u64,
+        range: Range<u64>,
     ) -> Result<(), Exhausted> {
-        let range = if side == Side::Local { 0..want } else { size - want..size };
         let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
         for chunk in range.start / CHUNK..range.end.div_ceil(CHUNK) {
-            if regions.contains_key(&(i, chunk)) {
+            let key = self.key(i, half, chunk);
+            if regions.contains_key(&key) {
                 continue;
             }
             let from = chunk * CHUNK;
-            let len = CHUNK.min(size - from) as usize;
             // SAFETY: a part of the segment, for which the caller promises.
-            let region = unsafe { self.endpoint.register(base.add(from as usize), len, self.key(i, chunk)) };
+            let region =
+                unsafe { self.endpoint.register(base.add(from as usize), CHUNK.min(len - from) as usize, key) };
             let region = region.map_err(|why| Exhausted::Network { why })?;
-            regions.insert((i, chunk), region);
+            regions.insert(key, region);
         }
-        self.extents[self.first + i].0[side as usize].fetch_max(want, Release);
+        self.extents[self.first + i].grow(half, &range, self.segment);
         Ok(())
     }
 
     /// The key of the i-th rank's chunk, in any process.
-    fn key(&self, i: usize, chunk: u64) -> u64 {
-        self.keys | (i as u64) << 20 | chunk
+    fn key(&self, i: usize, half: Half, chunk: u64) -> u64 {
+        self.keys | (half as u64) << 36 | (i as u64) << 20 | chunk
     }
 
     /// A place in a segment as the network names it, and how many bytes from there on have that name.
     pub(super) fn remote(&self, ranks: &Ranks, at: At) -> (Remote, u64) {
-        let (chunk, inside) = (at.offset / CHUNK, at.offset % CHUNK);
-        let key = self.key(ranks.place(at.rank as usize).1, chunk);
+        let offset = at.in_half().offset;
+        let (chunk, inside) = (offset / CHUNK, offset % CHUNK);
+        let key = self.key(ranks.place(at.rank as usize).1, at.half(), chunk);
         (Remote { addr: inside, key }, CHUNK - inside)
     }
 }
@@ -86,7 +112,7 @@ impl Net {
 pub(super) fn check(seat: &shm::Seat, site: Site, at: At, len: usize) -> Result<(), Failure> {
     crate::reference::check(seat, at, len)?;
     let (_, net) = seat.beyond();
-    let known = || net.extents[at.rank as usize].has(at.offset, len as u64, seat.segment_len());
+    let known = || net.extents[at.rank as usize].has(at, len as u64, net.segment);
     if known() {
         return Ok(());
     }
@@ -96,7 +122,7 @@ pub(super) fn check(seat: &shm::Seat, site: Site, at: At, len: usize) -> Result<
     if known() {
         return Ok(());
     }
-    let (ranks, segment) = (seat.ranks(), seat.segment_len());
+    let (ranks, segment) = (seat.ranks(), seat.half_len(at.half()));
     Err(Failure::Outside(Outside { at, len, ranks, segment }))
 }
 
@@ -104,7 +130,7 @@ pub(crate) struct OnExtent;
 impl Handler for OnExtent {
     fn run(&self, arrival: &Arrival<'_>) {
         let extents = arrival.node().net().map(|net| &net.extents[arrival.target()]);
-        let all = extents.map_or([0, 0], |e| [0, 1].map(|i| e.0[i].load(Acquire)));
+        let all = extents.map_or([0; 5], |e| [0, 1, 2, 3, 4].map(|i| e.0[i].load(Acquire)));
         arrival.reply(EXTENT_IS, &all, &[]);
     }
 }
@@ -112,7 +138,7 @@ impl Handler for OnExtent {
 pub(crate) struct OnExtentIs;
 impl Handler for OnExtentIs {
     fn run(&self, arrival: &Arrival<'_>) {
-        let (all, _) = arrival.open::<[u64; 2]>();
+        let (all, _) = arrival.open::<[u64; 5]>();
         if let Some(net) = arrival.node().net() {
             let extent = &net.extents[arrival.source()];
             extent.0.iter().zip(all).for_each(|(e, n)| _ = e.fetch_max(n, Release));
@@ -127,12 +153,18 @@ mod tests {
 
     #[test]
     fn extents_grow_from_both_ends() {
-        let extent = Extent::default();
-        assert!(!extent.has(4096, 8, 1 << 30));
-        extent.0[0].store(1 << 20, Relaxed);
-        extent.0[1].store(1 << 16, Relaxed);
-        assert!(extent.has(4096, 8, 1 << 30) && extent.has((1 << 20) - 8, 8, 1 << 30));
-        assert!(!extent.has((1 << 20) - 7, 8, 1 << 30) && !extent.has((1 << 30) - (1 << 16) - 1, 8, 1 << 30));
-        assert!(extent.has((1 << 30) - (1 << 16), 1 << 16, 1 << 30));
+        let (extent, segment) = (Extent::default(), 1 << 30);
+        for (half, bit) in [(Half::Open, 0), (Half::Guarded, crate::contract::GUARDED)] {
+            let has = |offset, len| extent.has(At { rank: 0, offset: offset | bit }, len, segment);
+            assert!(!has(4096, 8) && !has(segment - 8, 8) && !has(segment, 8));
+            extent.grow(half, &(0..1 << 20), segment);
+            extent.grow(half, &(segment - (1 << 16)..segment), segment);
+            assert!(has(4096, 8) && has((1 << 20) - 8, 8));
+            assert!(!has((1 << 20) - 7, 8) && !has(segment - (1 << 16) - 1, 8));
+            assert!(has(segment - (1 << 16), 1 << 16) && !has(segment - (1 << 16), (1 << 16) + 1));
+        }
+        extent.grow(Half::Open, &(segment..segment + (1 << 12)), segment);
+        let has = |offset, len| extent.has(At { rank: 0, offset }, len, segment);
+        assert!(has(segment, 1 << 12) && !has(segment, (1 << 12) + 1) && !has(segment - 8, 16));
     }
 }

@@ -25,7 +25,7 @@
 //! no requests until some have gone; it still takes replies, so those who wait for one get it.
 
 use crate::am::{Arrival, BESIDE, Body, Handler, IN_BUFFER, INLINE, Landing, Table, Way};
-use crate::contract::{At, Atomic, Conduit, Failure};
+use crate::contract::{At, Atomic, Conduit, Failure, Half};
 use crate::copy;
 use crate::ofi::{self, Net};
 use crate::pool::{self, Buffer, Pool};
@@ -832,8 +832,8 @@ impl Conduit for Seat {
         self.node.ranks.count()
     }
 
-    fn segment_len(&self) -> u64 {
-        self.node.reach.segment_len()
+    fn half_len(&self, half: Half) -> u64 {
+        self.node.table(half).len()
     }
 
     #[inline(always)]
@@ -867,14 +867,20 @@ impl Conduit for Seat {
     fn put(&self, site: Site, at: At, src: &[u8]) -> Result<(), Failure> {
         match self.is_far(at) {
             true => ofi::rma::put(self, site, at, src),
-            false => Ok(self.node.reach.write(at, src)?),
+            false => {
+                let (reach, at) = self.node.half(at);
+                Ok(reach.write(at, src)?)
+            }
         }
     }
 
     fn get(&self, site: Site, at: At, dst: &mut [u8]) -> Result<(), Failure> {
         match self.is_far(at) {
             true => ofi::rma::get(self, site, at, dst),
-            false => Ok(self.node.reach.read(at, dst)?),
+            false => {
+                let (reach, at) = self.node.half(at);
+                Ok(reach.read(at, dst)?)
+            }
         }
     }
 
@@ -883,8 +889,9 @@ impl Conduit for Seat {
         if self.is_far(at) {
             return reference::atomic(self, site, at, what);
         }
-        let outside = || self.node.reach.check(at, what.width()).err();
-        self.node.reach.atomic(at, what).ok_or_else(|| outside().map_or(Failure::NotAWord, Failure::Outside))
+        let (reach, at) = self.node.half(at);
+        let outside = || reach.check(at, what.width()).err();
+        reach.atomic(at, what).ok_or_else(|| outside().map_or(Failure::NotAWord, Failure::Outside))
     }
 }
 
@@ -896,8 +903,8 @@ impl Conduit for Reference<'_> {
     fn ranks(&self) -> usize {
         self.0.ranks()
     }
-    fn segment_len(&self) -> u64 {
-        self.0.segment_len()
+    fn half_len(&self, half: Half) -> u64 {
+        self.0.half_len(half)
     }
     fn request<A: Pod>(&self, site: Site, to: u32, handler: u16, args: &A, payload: &[u8]) -> Result<(), Aborted> {
         self.0.request(site, to, handler, args, payload)
@@ -1019,7 +1026,7 @@ mod tests {
                 assert!(bytes == back, "{len} bytes");
             }
         }
-        for bad in [at(9, 4096), at(0, 0), at(0, 4095), at(1, c.segment_len() - 7), at(1, u64::MAX)] {
+        for bad in [at(9, 4096), at(0, 0), at(0, 4095), at(1, c.half_len(Half::Open) - 7), at(1, u64::MAX)] {
             assert!(matches!(c.put(SITE(), bad, &[1; 8]), Err(Failure::Outside(_))), "{bad:?}");
             assert!(matches!(c.get(SITE(), bad, &mut [1; 8]), Err(Failure::Outside(_))), "{bad:?}");
             let load = Atomic::new(Op::Load, 8, 0, 0);

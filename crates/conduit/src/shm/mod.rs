@@ -10,14 +10,13 @@
 pub mod am;
 pub mod atomic;
 pub mod control;
+pub mod memory;
 pub mod progress;
 pub mod rma;
 pub mod segment;
 
 use crate::barrier::{Barrier, Places};
-use crate::contract::{At, Exchange};
-use crate::copy;
-use crate::heap::{Heaps, Side};
+use crate::contract::{At, Exchange, Half};
 use crate::meeting::{Carrier, Digest};
 use crate::ofi::{self, Net, Whereabouts};
 use crate::ranks::Ranks;
@@ -28,9 +27,9 @@ use crate::wait::{Cores, Waiter};
 use am::{Mail, Outlet};
 use bytemuck::{Pod, Zeroable};
 use control::{Control, NodePlaces};
+use memory::{Memory, Window};
 use rma::Reach;
-use segment::{Backing, Exhausted, HUGE, Mapping};
-use std::cell::{Cell, RefCell};
+use segment::{Backing, HUGE, Mapping};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -61,6 +60,9 @@ pub struct Config {
     pub radix: Option<usize>,
 }
 
+/// Bytes of the largest segment: its window too has offsets of 44 bits.
+const MOST_SEGMENT: u64 = 1 << 43;
+
 /// The name of a node that is different in every process: no memory is shared between them.
 pub const EACH_PROCESS: &str = "process";
 
@@ -83,7 +85,14 @@ pub struct Node {
     /// How many ranks of this machine are of processes before this one.
     first_on_machine: usize,
     own: Arc<Mapping>,
+    /// The open halves.
     reach: Reach,
+    guarded: Reach,
+    /// Bytes of a segment for its two heaps of either half; the window lies after those of the open one.
+    segment: u64,
+    /// The same of this process, which may be longer than what is used.
+    own_segment: u64,
+    window: Window,
     mail: Mail,
     cores: Cores,
     radix: usize,
@@ -127,8 +136,8 @@ impl Own {
         let (_, processes) = exchange.place();
         let segment = config.segment.unwrap_or_else(|| default_segment(processes * config.ranks));
         let segment = segment.max(2 * HUGE as u64);
-        let segment = segment.checked_next_multiple_of(HUGE as u64).filter(|s| *s <= 1 << 44);
-        let segment = segment.ok_or("a segment has at most 16 TiB")?;
+        let segment = segment.checked_next_multiple_of(HUGE as u64).filter(|s| *s <= MOST_SEGMENT);
+        let segment = segment.ok_or("a segment has at most 8 TiB")?;
         let len = file_len(segment, config.ranks).ok_or("the segments are larger than the address space")?;
         let (file, backing) = segment::create(len as u64, config.huge)
             .map_err(|e| format!("cannot create {} of shared memory: {e}", bytes(len as u64)))?;
@@ -167,7 +176,7 @@ impl Own {
 }
 
 /// Changes with every change of what processes of one job share.
-const MAGIC: u64 = u64::from_le_bytes(*b"hello 03");
+const MAGIC: u64 = u64::from_le_bytes(*b"hello 04");
 
 impl Node {
     /// Collective over the processes of the job. If it fails on one process it fails on all, with the same words.
@@ -254,7 +263,7 @@ impl Node {
         let (mut areas, mut bases, mut seats, mut near) = (vec![], vec![], vec![], vec![]);
         for ((p, h), map) in told.iter().enumerate().zip(&maps) {
             let Some(map) = map else {
-                bases.extend((0..h.ranks).map(|_| std::ptr::null_mut()));
+                bases.extend((0..h.ranks).map(|_| [std::ptr::null_mut(); 2]));
                 continue;
             };
             let control = Control::new(map.clone());
@@ -263,12 +272,14 @@ impl Node {
                 // SAFETY: the i-th area lies inside the mapping, whose length was computed from the same numbers.
                 let area = unsafe { map.base().add(control::LEN + i * am::AREA + am::skew(near.len())) };
                 near.push((area, std::ptr::from_ref(control.bell(i)), p == me));
-                let at = segments_at(h.ranks as usize) + i * h.segment as usize;
+                let at = segments_at(h.ranks as usize) + i * memory::stride(h.segment) as usize;
+                let guarded = at + memory::guarded_at(h.segment) as usize;
                 if backing != Backing::Memfd {
                     map.advise_huge(at + HUGE, shared as usize - 2 * HUGE);
+                    map.advise_huge(guarded + HUGE, shared as usize - 2 * HUGE);
                 }
                 // SAFETY: the i-th segment lies inside the mapping, whose length was computed from the same numbers.
-                bases.push(unsafe { map.base().add(at) });
+                bases.push(unsafe { [map.base().add(at), map.base().add(guarded)] });
                 seats.push((areas.len(), i));
             }
             areas.push(control);
@@ -276,10 +287,12 @@ impl Node {
         // SAFETY: areas and bells in mappings that `areas`, a field of the same value, keeps mapped; files are zeroed at
         // first.
         let mail = unsafe { Mail::new(near, ranks.near(ranks.mine().start)) };
-        let maps = maps.into_iter().flatten().collect();
-        // SAFETY: bases of segments of at least `shared` bytes in the mappings that go with them; nobody makes references
-        // into segments.
-        let reach = unsafe { Reach::new(bases, shared, maps) };
+        let maps: Vec<_> = maps.into_iter().flatten().collect();
+        let half = |half: usize| bases.iter().map(|b| b[half]).collect();
+        // SAFETY: bases of halves of at least so many bytes in the mappings that go with them; nobody makes references into
+        // the open ones, and into the guarded ones only while they are not accessed otherwise.
+        let (reach, guarded) =
+            unsafe { (Reach::new(half(0), memory::open_len(shared), maps.clone()), Reach::new(half(1), shared, maps)) };
         // The barrier has one shape: what differs between the processes' environments must not matter.
         let cores = match told[0].cores_told {
             1 => Cores::Own,
@@ -309,6 +322,10 @@ impl Node {
             first_on_machine,
             own,
             reach,
+            guarded,
+            segment: shared,
+            own_segment: told[me].segment,
+            window: Window::new(shared, config.ranks),
             mail,
             cores,
             radix,
@@ -354,9 +371,30 @@ impl Node {
         self.backing
     }
 
-    /// The table of segments.
+    /// Bytes of a segment for the heaps of either half.
+    pub fn segment(&self) -> u64 {
+        self.segment
+    }
+
+    /// The table of the open halves of segments.
+    #[inline(always)]
     pub fn reach(&self) -> &Reach {
         &self.reach
+    }
+
+    /// The table of either half.
+    #[inline(always)]
+    pub fn table(&self, half: Half) -> &Reach {
+        match half {
+            Half::Open => &self.reach,
+            Half::Guarded => &self.guarded,
+        }
+    }
+
+    /// The table to which this place belongs, and the place there.
+    #[inline(always)]
+    pub(crate) fn half(&self, at: At) -> (&Reach, At) {
+        (self.table(at.half()), at.in_half())
     }
 
     /// What a rank of this node is doing.
@@ -436,9 +474,8 @@ pub struct Seat {
     outlet: Outlet,
     /// Its side of what reaches other nodes.
     far: Option<ofi::Seat>,
-    heaps: RefCell<Heaps>,
-    /// Bytes from the bottom and from the top of the segment that are committed.
-    committed: [Cell<u64>; 2],
+    /// Of either half.
+    memory: [Memory; 2],
     node: Arc<Node>,
     _not_send: std::marker::PhantomData<*mut ()>,
 }
@@ -470,11 +507,10 @@ impl Seat {
             let this = node.clone();
             barrier = barrier.beyond(node.ranks.members(), move |epoch, all| this.meet_beyond(epoch, all));
         }
-        let heaps = RefCell::new(Heaps::new(node.reach.segment_len()));
+        let memory = [Half::Open, Half::Guarded].map(|_| Memory::new(node.segment));
         let outlet = Outlet::new(&node.mail, &node.ranks, near);
-        let committed = Default::default();
         node.record(rank).running();
-        Seat { rank, near, waiter, barrier, outlet, far, heaps, committed, node, _not_send: std::marker::PhantomData }
+        Seat { rank, near, waiter, barrier, outlet, far, memory, node, _not_send: std::marker::PhantomData }
     }
 
     /// The node.
@@ -492,106 +528,6 @@ impl Seat {
     #[inline(always)]
     pub fn barrier(&self) -> &Barrier<impl Places + use<>> {
         &self.barrier
-    }
-
-    /// Takes `len` zeroed bytes of this rank's segment; the offset.
-    pub fn take(&self, side: Side, len: u64, align: u64) -> Result<u64, Exhausted> {
-        let mut heaps = self.heaps.borrow_mut();
-        let Some(block) = heaps.take(side, len, align) else {
-            return Err(Exhausted::Segment { largest: heaps.largest(side) });
-        };
-        let committed = &self.committed[side as usize];
-        let have = committed.get();
-        if let Err(e) = self.commit(side, &block.range) {
-            heaps.give(side, block.range.start);
-            self.trim(side, &mut heaps);
-            committed.set(committed.get().min(have));
-            return Err(e);
-        }
-        if !block.stale.is_empty() {
-            let at = At { rank: self.rank as u32, offset: block.stale.start };
-            let len = (block.stale.end - block.stale.start) as usize;
-            let p = self.node.reach.locate(at, len).expect("heaps stay inside the segment");
-            // SAFETY: inside this rank's segment, into which no reference exists.
-            unsafe { copy::zero(p, len) };
-        }
-        Ok(block.range.start)
-    }
-
-    /// Gives a block back by its offset; false if none starts there on that side.
-    pub fn give(&self, side: Side, offset: u64) -> bool {
-        let mut heaps = self.heaps.borrow_mut();
-        let given = heaps.give(side, offset).is_some();
-        self.trim(side, &mut heaps);
-        given
-    }
-
-    /// The side of the block that starts at this offset.
-    pub fn side_of(&self, offset: u64) -> Option<Side> {
-        self.heaps.borrow().side_of(offset)
-    }
-
-    /// Bytes of this rank's segment in use.
-    pub fn in_use(&self) -> u64 {
-        self.heaps.borrow().in_use()
-    }
-
-    /// Commits what of this range is not committed yet: small steps at first, huge pages then.
-    fn commit(&self, side: Side, range: &Range<u64>) -> Result<(), Exhausted> {
-        let size = self.node.reach.segment_len();
-        let (committed, needed) = match side {
-            Side::Local => (&self.committed[side as usize], range.end),
-            Side::Symmetric => (&self.committed[side as usize], size - range.start),
-        };
-        let have = committed.get();
-        if needed <= have {
-            return Ok(());
-        }
-        let step = if needed <= HUGE as u64 { 64 << 10 } else { HUGE as u64 };
-        let want = needed.next_multiple_of(step).min(size);
-        let start = if side == Side::Local { have } else { size - want };
-        committed.set(want);
-        let pending = self.node.areas[0].pending();
-        self.node.own.commit(self.node.file.as_fd(), self.in_file(start), (want - have) as usize, pending)?;
-        match self.node.net() {
-            None => Ok(()),
-            // SAFETY: inside this rank's segment, which stays mapped as long as the node, whose network this is.
-            Some(net) => unsafe {
-                let base = self.node.own.base().add(self.in_file(0));
-                net.register(self.rank - self.node.mine().start, base, size, side, want)
-            },
-        }
-    }
-
-    /// Gives committed huge pages that lie beyond a heap back to the system.
-    fn trim(&self, side: Side, heaps: &mut Heaps) {
-        if self.far.is_some() {
-            // What a network knows stays.
-            return;
-        }
-        let (size, page) = (self.node.reach.segment_len(), HUGE as u64);
-        let other = if side == Side::Local { Side::Symmetric } else { Side::Local };
-        let committed = &self.committed[side as usize];
-        // A heap keeps the huge page in which it ends, and an empty one its first: so far its bytes count as committed.
-        let whole = |side| heaps.extent(side).max(1).next_multiple_of(page);
-        let keep = whole(side);
-        // Not what the other heap keeps, to which this one may once have reached.
-        let end = committed.get().min(size - whole(other));
-        committed.set(committed.get().min(keep));
-        if keep >= end {
-            return;
-        }
-        let start = if side == Side::Local { keep } else { size - end };
-        if self.node.own.release(self.in_file(start), (end - keep) as usize) {
-            heaps.forget(side, keep, end);
-        }
-    }
-
-    /// Where an offset of my segment lies in this process's file, whose segments may be longer than what the node shares.
-    fn in_file(&self, offset: u64) -> usize {
-        let (ranks, i) = (self.node.mine().len(), self.rank - self.node.mine().start);
-        let stride = (self.node.own.len() - segments_at(ranks)) / ranks;
-        segments_at(ranks) + i * stride + offset as usize
     }
 }
 
@@ -630,13 +566,13 @@ fn segments_at(ranks: usize) -> usize {
 
 /// The length of that file.
 fn file_len(segment: u64, ranks: usize) -> Option<usize> {
-    let segments = (segment as usize).checked_mul(ranks)?;
+    let segments = (memory::stride(segment) as usize).checked_mul(ranks)?;
     segments.checked_add(ranks.checked_mul(am::AREA)?)?.checked_add(control::LEN)
 }
 
 /// A segment that could hold all memory that this process may ever have, if so many fit into the address space.
 fn default_segment(ranks: usize) -> u64 {
-    const SPACE: u64 = 1 << 45;
+    const SPACE: u64 = 1 << 44;
     let share = SPACE / ranks.next_power_of_two() as u64;
     topology::memory_total().next_power_of_two().clamp(1 << 30, 1 << 40).min(share)
 }
@@ -695,7 +631,7 @@ fn read_hello(p: usize, told: &[u8]) -> Result<Hello, String> {
 /// The other process's numbers are used in arithmetic; they must be such as `attach` makes.
 fn shape_is_good(h: &Hello) -> bool {
     let huge = HUGE as u64;
-    h.segment.is_multiple_of(huge) && (2 * huge..=1 << 44).contains(&h.segment) && h.radix < 1 << 16
+    h.segment.is_multiple_of(huge) && (2 * huge..=MOST_SEGMENT).contains(&h.segment) && h.radix < 1 << 16
 }
 
 /// By all processes of this machine, whichever node they are said to be on.
@@ -783,16 +719,18 @@ pub(crate) mod tests {
     #[test]
     fn segments_are_apart_and_checked() {
         let node = Arc::new(Node::attach(&config(3), &mut Alone).unwrap());
+        // Heaps and window.
+        const END: u64 = 10 << 20;
         let reach = node.reach();
         for r in 0..3 {
             reach.put(At { rank: r, offset: 4096 }, 100 + u64::from(r)).unwrap();
-            reach.put(At { rank: r, offset: (8 << 20) - 8 }, u64::from(r)).unwrap();
+            reach.put(At { rank: r, offset: END - 8 }, u64::from(r)).unwrap();
         }
         for r in 0..3 {
             assert_eq!(reach.get::<u64>(At { rank: r, offset: 4096 }), Some(100 + u64::from(r)));
-            assert_eq!(reach.get::<u64>(At { rank: r, offset: (8 << 20) - 8 }), Some(u64::from(r)));
+            assert_eq!(reach.get::<u64>(At { rank: r, offset: END - 8 }), Some(u64::from(r)));
         }
-        for (rank, offset) in [(0, 0), (0, 4088), (3, 4096), (0, 8 << 20), (0, (8 << 20) - 4), (1, u64::MAX - 3)] {
+        for (rank, offset) in [(0, 0), (0, 4088), (3, 4096), (0, END), (0, END - 4), (1, u64::MAX - 3)] {
             let at = At { rank, offset };
             assert_eq!(reach.get::<u64>(at), None, "{at:?}");
             assert_eq!(reach.put(at, 1u64), None);
@@ -800,136 +738,8 @@ pub(crate) mod tests {
             assert!(reach.read(at, &mut [1; 8]).is_err());
         }
         assert_eq!(reach.get::<u64>(At { rank: 0, offset: 4100 }), None, "not aligned");
-        assert!(reach.write(At { rank: 0, offset: 4096 }, &vec![0; 9 << 20]).is_err());
-        assert!(reach.write(At { rank: 0, offset: 8 << 20 }, &[]).is_ok(), "nothing, at the very end");
-    }
-
-    #[test]
-    fn memory_is_zeroed_reused_and_exhausted_as_an_error() {
-        let node = Arc::new(Node::attach(&config(2), &mut Alone).unwrap());
-        let seat = node.seat(1);
-        for side in [Side::Local, Side::Symmetric] {
-            let a = seat.take(side, 100_000, 8).unwrap();
-            node.reach().put(At { rank: 1, offset: a }, u64::MAX).unwrap();
-            assert!(seat.give(side, a) && !seat.give(side, a));
-            let b = seat.take(side, 100_000, 8).unwrap();
-            assert_eq!((a, node.reach().get(At { rank: 1, offset: b })), (b, Some(0u64)));
-            let Err(Exhausted::Segment { largest }) = seat.take(side, 8 << 20, 8) else { panic!() };
-            let c = seat.take(side, largest, 8).unwrap();
-            assert!(seat.take(side, 1 << 12, 8).is_err());
-            assert!(seat.give(side, b) && seat.give(side, c));
-        }
-        assert_eq!(seat.in_use(), 0);
-    }
-
-    #[test]
-    fn freed_memory_goes_back_to_the_system() {
-        let node = Arc::new(Node::attach(&Config { segment: Some(64 << 20), ..config(1) }, &mut Alone).unwrap());
-        let seat = node.seat(0);
-        let held = || rustix::fs::fstat(&node.file).unwrap().st_blocks as u64 * 512;
-        let before = held();
-        for side in [Side::Local, Side::Symmetric, Side::Local] {
-            let small = seat.take(side, 100, 8).unwrap();
-            let large = seat.take(side, 40 << 20, 8).unwrap();
-            let at = At { rank: 0, offset: large };
-            node.reach().put(at, 7u64).unwrap();
-            node.reach().put(At { rank: 0, offset: small }, 9u64).unwrap();
-            assert!(held() > before + (39 << 20));
-            assert!(seat.give(side, large));
-            assert!(held() < before + (10 << 20), "{side:?}: {} bytes are held", held());
-            let again = seat.take(side, 40 << 20, 8).unwrap();
-            assert_eq!((again, node.reach().get(at)), (large, Some(0u64)));
-            assert_eq!(node.reach().get(At { rank: 0, offset: small }), Some(9u64));
-            assert!(seat.give(side, again) && seat.give(side, small));
-        }
-        // What the other heap cuts off stays dirty until it is zeroed.
-        let low = seat.take(Side::Symmetric, (31 << 20) + (1 << 19), 8).unwrap();
-        let a = seat.take(Side::Local, 2 << 20, 8).unwrap();
-        let b = seat.take(Side::Local, 29 << 20, 8).unwrap();
-        for i in 0..(29 << 20) / 8 {
-            node.reach().put(At { rank: 0, offset: b + 8 * i }, u64::MAX).unwrap();
-        }
-        assert!(seat.give(Side::Local, b));
-        let c = seat.take(Side::Local, 1 << 20, 8).unwrap();
-        assert!(seat.give(Side::Local, c));
-        let d = seat.take(Side::Local, 29 << 20, 8).unwrap();
-        assert!((0..(29 << 20) / 8).all(|i| node.reach().get(At { rank: 0, offset: d + 8 * i }) == Some(0u64)));
-        assert!(seat.give(Side::Local, d) && seat.give(Side::Local, a) && seat.give(Side::Symmetric, low));
-        // A refused commit leaves nothing that counts as committed.
-        node.areas[0].pending().store(1 << 50, Relaxed);
-        for (side, len) in
-            [(Side::Local, 3 << 20), (Side::Local, 1000), (Side::Symmetric, 3 << 20), (Side::Symmetric, 1000)]
-        {
-            let committed = seat.committed[side as usize].get();
-            seat.committed[side as usize].set(0);
-            for _ in 0..2 {
-                assert!(matches!(seat.take(side, len, 8), Err(Exhausted::Memory { .. })), "{side:?} {len}");
-            }
-            seat.committed[side as usize].set(committed);
-        }
-        node.areas[0].pending().store(0, Relaxed);
-        // A full segment: neither side gives back what the other has.
-        let a = seat.take(Side::Local, 30 << 20, 8).unwrap();
-        let b = seat.take(Side::Symmetric, 33 << 20, 8).unwrap();
-        for i in 0..(33 << 20) / 8 {
-            node.reach().put(At { rank: 0, offset: b + 8 * i }, i).unwrap();
-        }
-        assert!(seat.give(Side::Local, a));
-        assert!((0..(33 << 20) / 8).all(|i| node.reach().get(At { rank: 0, offset: b + 8 * i }) == Some(i)));
-    }
-
-    #[test]
-    fn whatever_the_order_memory_is_there_zeroed_and_ours() {
-        const SIZE: u64 = 12 << 20;
-        let node = Arc::new(Node::attach(&Config { segment: Some(SIZE), ..config(2) }, &mut Alone).unwrap());
-        let seat = node.seat(1);
-        let mut random = 0x9e37_79b9_7f4a_7c15u64;
-        let mut below = |n: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % n
-        };
-        let words = |at: u64, len: u64| (0..len / 8).map(move |i| At { rank: 1, offset: at + 8 * i });
-        let holds = |at: u64, len: u64, v: u64| words(at, len).all(|a| node.reach().get(a) == Some(v));
-        let committed = |at: u64, len: u64| {
-            let file = seat.in_file(at) as u64;
-            rustix::fs::seek(&*node.file, rustix::fs::SeekFrom::Hole(file)).unwrap() >= file + len
-        };
-        // What one heap keeps although it is empty, the other does not give back.
-        for (small, large) in [(Side::Symmetric, Side::Local), (Side::Local, Side::Symmetric)] {
-            let at = seat.take(small, 1000, 64).unwrap();
-            assert!(seat.give(small, at));
-            let all = seat.take(large, SIZE - crate::heap::FIRST, 64).unwrap();
-            assert!(seat.give(large, all));
-            // Larger than what is zeroed, and thereby touched, because it was used before.
-            let at = seat.take(small, 50_000, 64).unwrap();
-            assert!(committed(at, 50_000), "{small:?}");
-            assert!(seat.give(small, at));
-        }
-        for _ in 0..if cfg!(debug_assertions) { 6 } else { 60 } {
-            let mut held: Vec<(Side, u64, u64, u64)> = vec![];
-            for tag in 1..60 {
-                let side = if below(2) == 0 { Side::Local } else { Side::Symmetric };
-                let most = [100, 1 << 16, 3 << 20, 9 << 20][below(4) as usize];
-                if below(5) < 3 {
-                    let len = below(most) / 8 * 8 + 8;
-                    let Ok(at) = seat.take(side, len, 64) else { continue };
-                    assert!(committed(at, len), "{side:?}: {len} bytes at {at:#x} are not committed");
-                    assert!(holds(at, len, 0), "{side:?}: {len} bytes at {at:#x} are not zero");
-                    words(at, len).for_each(|a| node.reach().put(a, tag).unwrap());
-                    held.push((side, at, len, tag));
-                } else if !held.is_empty() {
-                    let (side, at, len, tag) = held.swap_remove(below(held.len() as u64) as usize);
-                    assert!(holds(at, len, tag), "{side:?}: {len} bytes at {at:#x} were given away");
-                    assert!(seat.give(side, at));
-                }
-            }
-            for (side, at, len, tag) in held {
-                assert!(holds(at, len, tag) && seat.give(side, at));
-            }
-        }
-        assert_eq!(seat.in_use(), 0);
+        assert!(reach.write(At { rank: 0, offset: 4096 }, &vec![0; 11 << 20]).is_err());
+        assert!(reach.write(At { rank: 0, offset: END }, &[]).is_ok(), "nothing, at the very end");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use bytemuck::{Pod, bytes_of, pod_read_unaligned};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Where every rank's segment is mapped here. Plain data behind one pointer: the first thing that a put looks at.
+/// Where every rank's segment (one half of it) is mapped here. Plain data behind one pointer: the first thing that a put looks at.
 #[derive(Debug, Clone)]
 pub struct Reach {
     /// Segment base by rank of the job; none where it is not to be reached this way.
@@ -50,8 +50,9 @@ impl Reach {
         Reach { bases: self.bases.iter().map(|_| None).collect(), ..self.clone() }
     }
 
-    /// The length of every segment.
-    pub fn segment_len(&self) -> u64 {
+    /// The length of every segment (of this half).
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
         self.room + FIRST
     }
 
@@ -111,7 +112,7 @@ impl Reach {
     }
 
     fn outside(&self, at: At, len: usize) -> Outside {
-        Outside { at, len, ranks: self.bases.len(), segment: self.segment_len() }
+        Outside { at, len, ranks: self.bases.len(), segment: self.len() }
     }
 
     /// Copies `src` to the place.

@@ -266,6 +266,23 @@ pub enum Exhausted {
     },
 }
 
+impl std::fmt::Display for Exhausted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        use super::bytes;
+        match self {
+            Exhausted::Segment { largest } => {
+                write!(
+                    f,
+                    "the largest free block of the segment has {}; PARTAGE_SEGMENT sets its size",
+                    bytes(*largest)
+                )
+            }
+            Exhausted::Memory { left } => write!(f, "{} of memory are left", bytes(*left)),
+            Exhausted::Network { why } => write!(f, "the network cannot register it: {why}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

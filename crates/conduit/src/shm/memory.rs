@@ -1,0 +1,514 @@
+//! The memory of a rank: which part of its segment is what, and how it is taken.
+//!
+//! ```text
+//! open half     | page 0 | local heap →        ← symmetric heap | window (blocks over all ranks) |
+//! guarded half  | page 0 | local heap →        ← symmetric heap |
+//! ```
+//! The heaps of a half are its owner's ([`Seat::take`], no lock, no peer). The *window* has blocks at equal offsets on all
+//! ranks that one rank takes without the others: the process of rank 0 keeps the book of it, every process commits its
+//! ranks' parts, both asked by messages ([`Seat::take_blocks`]).
+//!
+//! Does not contain: who may reach what. Pointers reach the open half, handles the guarded one.
+
+use super::segment::{Exhausted, HUGE};
+use super::{Node, Seat, segments_at};
+use crate::am::{Arrival, Handler};
+use crate::contract::{At, Conduit, Half};
+use crate::copy;
+use crate::heap::{Heaps, Side};
+use crate::record::Site;
+use crate::reference;
+use crate::wait::Aborted;
+use bytemuck::{Pod, Zeroable};
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes of the window of a segment.
+pub(super) fn window_len(segment: u64) -> u64 {
+    (segment / 4).next_multiple_of(HUGE as u64)
+}
+
+/// Bytes of the open half.
+pub(super) fn open_len(segment: u64) -> u64 {
+    segment + window_len(segment)
+}
+
+/// Where the guarded half begins, after the start of a segment in its process's file.
+pub(super) fn guarded_at(segment: u64) -> u64 {
+    open_len(segment)
+}
+
+/// Bytes of both halves in the file.
+pub(super) fn stride(segment: u64) -> u64 {
+    guarded_at(segment) + segment
+}
+
+/// One half of a rank's segment, as its owner sees it.
+#[derive(Debug)]
+pub(super) struct Memory {
+    heaps: RefCell<Heaps>,
+    /// Bytes from the bottom and from the top that are committed.
+    committed: [Cell<u64>; 2],
+}
+
+impl Memory {
+    pub fn new(segment: u64) -> Memory {
+        Memory { heaps: RefCell::new(Heaps::new(segment)), committed: Default::default() }
+    }
+}
+
+impl Node {
+    /// Where an offset of the i-th segment of this process lies in its file, whose segments may be longer than what the
+    /// node shares.
+    fn in_file(&self, i: usize, half: Half, offset: u64) -> usize {
+        let start = segments_at(self.mine().len()) + i * stride(self.own_segment) as usize;
+        start + offset as usize + if half == Half::Open { 0 } else { guarded_at(self.own_segment) as usize }
+    }
+
+    /// Makes so many bytes of this process's file present.
+    fn populate(&self, at: usize, len: u64) -> Result<(), Exhausted> {
+        self.own.commit(self.file.as_fd(), at, len as usize, self.areas[0].pending())
+    }
+
+    /// Tells the network, if there is one, of a committed part of the i-th segment.
+    fn register(&self, i: usize, half: Half, range: Range<u64>) -> Result<(), Exhausted> {
+        let Some(net) = self.net() else { return Ok(()) };
+        let len = self.table(half).len();
+        // SAFETY: a half of the i-th segment, which stays mapped as long as the node, whose network this is.
+        unsafe { net.register(i, half, self.own.base().add(self.in_file(i, half, 0)), len, range) }
+    }
+}
+
+impl Seat {
+    /// Takes `len` zeroed bytes of this rank's segment; the offset.
+    pub fn take(&self, half: Half, side: Side, len: u64, align: u64) -> Result<u64, Exhausted> {
+        let memory = &self.memory[half as usize];
+        let mut heaps = memory.heaps.borrow_mut();
+        let Some(block) = heaps.take(side, len, align) else {
+            return Err(Exhausted::Segment { largest: heaps.largest(side) });
+        };
+        let committed = &memory.committed[side as usize];
+        let have = committed.get();
+        if let Err(e) = self.commit(half, side, &block.range) {
+            heaps.give(side, block.range.start);
+            self.trim(half, side, &mut heaps);
+            committed.set(committed.get().min(have));
+            return Err(e);
+        }
+        if !block.stale.is_empty() {
+            let at = At { rank: self.rank as u32, offset: block.stale.start };
+            let len = (block.stale.end - block.stale.start) as usize;
+            let p = self.node.table(half).locate(at, len).expect("heaps stay inside the segment");
+            // SAFETY: inside this rank's segment, in a block that nobody has, so no reference into it exists.
+            unsafe { copy::zero(p, len) };
+        }
+        Ok(block.range.start)
+    }
+
+    /// Gives a block back by its offset; false if none starts there on that side.
+    pub fn give(&self, half: Half, side: Side, offset: u64) -> bool {
+        let mut heaps = self.memory[half as usize].heaps.borrow_mut();
+        let given = heaps.give(side, offset).is_some();
+        self.trim(half, side, &mut heaps);
+        given
+    }
+
+    /// The side of the block of open memory that starts at this offset.
+    pub fn side_of(&self, offset: u64) -> Option<Side> {
+        self.memory[Half::Open as usize].heaps.borrow().side_of(offset)
+    }
+
+    /// Bytes of this rank's heaps in use.
+    pub fn in_use(&self) -> u64 {
+        self.memory.iter().map(|m| m.heaps.borrow().in_use()).sum()
+    }
+
+    /// Commits what of this range is not committed yet: small steps at first, huge pages then.
+    fn commit(&self, half: Half, side: Side, range: &Range<u64>) -> Result<(), Exhausted> {
+        let (node, size) = (&self.node, self.node.segment);
+        let committed = &self.memory[half as usize].committed[side as usize];
+        let needed = if side == Side::Local { range.end } else { size - range.start };
+        let have = committed.get();
+        if needed <= have {
+            return Ok(());
+        }
+        let step = if needed <= HUGE as u64 { 64 << 10 } else { HUGE as u64 };
+        let want = needed.next_multiple_of(step).min(size);
+        let start = if side == Side::Local { have } else { size - want };
+        committed.set(want);
+        let i = self.rank - node.mine().start;
+        node.populate(node.in_file(i, half, start), want - have)?;
+        node.register(i, half, if side == Side::Local { 0..want } else { size - want..size })
+    }
+
+    /// Gives committed huge pages that lie beyond a heap back to the system.
+    fn trim(&self, half: Half, side: Side, heaps: &mut Heaps) {
+        if self.far.is_some() {
+            // What a network knows stays.
+            return;
+        }
+        let (size, page) = (self.node.segment, HUGE as u64);
+        let other = if side == Side::Local { Side::Symmetric } else { Side::Local };
+        let committed = &self.memory[half as usize].committed[side as usize];
+        // A heap keeps the huge page in which it ends, and an empty one its first: so far its bytes count as committed.
+        let whole = |side| heaps.extent(side).max(1).next_multiple_of(page);
+        let keep = whole(side);
+        // Not what the other heap keeps, to which this one may once have reached.
+        let end = committed.get().min(size - whole(other));
+        committed.set(committed.get().min(keep));
+        if keep >= end {
+            return;
+        }
+        let start = if side == Side::Local { keep } else { size - end };
+        let i = self.rank - self.node.mine().start;
+        if self.node.own.release(self.node.in_file(i, half, start), (end - keep) as usize) {
+            heaps.forget(side, keep, end);
+        }
+    }
+}
+
+/// The windows of this process's ranks, and in the process of rank 0 the book of all.
+#[derive(Debug)]
+pub(super) struct Window {
+    blocks: Mutex<Heaps>,
+    /// By rank of the process: bytes that are committed.
+    committed: Box<[Mutex<u64>]>,
+}
+
+impl Window {
+    pub fn new(segment: u64, ranks: usize) -> Window {
+        let committed = (0..ranks).map(|_| Mutex::new(0)).collect();
+        Window { blocks: Mutex::new(Heaps::new(window_len(segment))), committed }
+    }
+
+    fn blocks(&self) -> MutexGuard<'_, Heaps> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What rank 0 is asked for.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Wanted {
+    /// How many bytes; 0: gives back.
+    len: u64,
+    /// To which they are aligned, or where what is given back starts.
+    align_or_start: u64,
+}
+
+/// Its answer, and what every rank commits.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Granted {
+    /// Where the block starts; 0: there is none.
+    start: u64,
+    end: u64,
+    /// What of it may hold old bytes.
+    stale: [u64; 2],
+    /// The largest block that there is.
+    largest: u64,
+}
+
+impl Seat {
+    /// Takes `len` zeroed bytes at one offset of the windows of all ranks; waits for their processes to serve it.
+    pub fn take_blocks(&self, site: Site, len: u64, align: u64) -> Result<Result<u64, String>, Aborted> {
+        let granted = self.ask_for_blocks(site, Wanted { len: len.max(1), align_or_start: align })?;
+        if granted.start == 0 {
+            let why = Exhausted::Segment { largest: granted.largest };
+            return Ok(Err(why.to_string()));
+        }
+        let (begun, landing) = (self.landing().count(), self.landing());
+        landing.write(&[]);
+        for rank in 0..self.node.ranks.count() as u32 {
+            self.request(site, rank, reference::COMMIT, &granted, &[])?;
+        }
+        self.wait(site, || landing.count() == begun + self.node.ranks.count() as u64)?;
+        let why = String::from_utf8_lossy(&landing.all()).into_owned();
+        if why.is_empty() {
+            return Ok(Ok(granted.start));
+        }
+        self.give_blocks(site, granted.start)?;
+        Ok(Err(why))
+    }
+
+    /// Gives back what [`take_blocks`](Self::take_blocks) of any rank gave; false if there is no such block.
+    pub fn give_blocks(&self, site: Site, offset: u64) -> Result<bool, Aborted> {
+        Ok(self.ask_for_blocks(site, Wanted { len: 0, align_or_start: offset })?.start != 0)
+    }
+
+    /// Does this offset lie in the window?
+    pub fn in_window(&self, offset: u64) -> bool {
+        offset >= self.node.segment
+    }
+
+    fn ask_for_blocks(&self, site: Site, wanted: Wanted) -> Result<Granted, Aborted> {
+        let begun = self.landing().count();
+        self.request(site, 0, reference::BLOCKS, &wanted, &[])?;
+        self.wait(site, || self.landing().count() == begun + 1)?;
+        let mut granted = Granted::zeroed();
+        self.landing().read(bytemuck::bytes_of_mut(&mut granted));
+        Ok(granted)
+    }
+}
+
+/// Takes or gives a block, at rank 0.
+pub(crate) struct OnBlocks;
+impl Handler for OnBlocks {
+    fn run(&self, arrival: &Arrival<'_>) {
+        let (Wanted { len, align_or_start }, _) = arrival.open::<Wanted>();
+        let (node, mut blocks) = (arrival.node(), arrival.node().window.blocks());
+        let from = node.segment;
+        let granted = match len {
+            0 => {
+                let given = align_or_start.checked_sub(from).and_then(|at| blocks.give(Side::Local, at));
+                given.map(|range| Granted { start: from + range.start, end: from + range.end, ..Zeroable::zeroed() })
+            }
+            _ if !align_or_start.is_power_of_two() || align_or_start > 4096 => None,
+            _ => blocks.take(Side::Local, len, align_or_start).map(|b| Granted {
+                start: from + b.range.start,
+                end: from + b.range.end,
+                stale: [b.stale.start, b.stale.end].map(|at| from + at),
+                largest: 0,
+            }),
+        };
+        let none = Granted { largest: blocks.largest(Side::Local), ..Zeroable::zeroed() };
+        drop(blocks);
+        arrival.reply(reference::DATA, &(), bytemuck::bytes_of(&granted.unwrap_or(none)));
+    }
+}
+
+/// Commits and zeroes a rank's part of a block.
+pub(crate) struct OnCommit;
+impl Handler for OnCommit {
+    fn run(&self, arrival: &Arrival<'_>) {
+        let (granted, _) = arrival.open::<Granted>();
+        match arrival.node().commit_window(arrival.target(), granted) {
+            Ok(()) => arrival.reply(reference::PUT_DONE, &(), &[]),
+            Err(why) => {
+                let why = format!("rank {}: {why}", arrival.target());
+                arrival.reply(reference::DATA, &(), why.as_bytes());
+            }
+        }
+    }
+}
+
+impl Node {
+    fn commit_window(&self, rank: usize, Granted { end, stale, .. }: Granted) -> Result<(), String> {
+        let (i, from) = (rank - self.mine().start, self.segment);
+        let mut committed = self.window.committed[i].lock().unwrap_or_else(PoisonError::into_inner);
+        let needed = end.checked_sub(from).filter(|&n| n <= window_len(from)).ok_or("a block outside the window")?;
+        if needed > *committed {
+            let step = if needed <= HUGE as u64 { 64 << 10 } else { HUGE as u64 };
+            let want = needed.next_multiple_of(step).min(window_len(from));
+            let populated = self.populate(self.in_file(i, Half::Open, from + *committed), want - *committed);
+            populated.and_then(|()| self.register(i, Half::Open, from..from + want)).map_err(|e| e.to_string())?;
+            *committed = want;
+        }
+        let at = At { rank: rank as u32, offset: stale[0] };
+        let len = stale[1].saturating_sub(stale[0]) as usize;
+        if len > 0 {
+            let p = self.reach.locate(at, len).ok_or("a block outside the window")?;
+            // SAFETY: inside a segment's open half, into which no reference exists.
+            unsafe { copy::zero(p, len) };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::shm::Config;
+    use crate::shm::tests::{Alone, config};
+    use crate::sync::Ordering::Relaxed;
+    use std::sync::Arc;
+
+    #[test]
+    fn halves_and_window_are_apart() {
+        let node = Arc::new(Node::attach(&config(2), &mut Alone).unwrap());
+        let (segment, seats) = (node.segment(), [0, 1].map(|r| node.seat(r)));
+        assert_eq!((segment, node.reach.len(), node.guarded.len()), (8 << 20, 10 << 20, 8 << 20));
+        // Everything there is, in both halves, and the whole window.
+        let all = segment - crate::heap::FIRST;
+        for (r, seat) in seats.iter().enumerate() {
+            let open = seat.take(Half::Open, Side::Local, all, 64).unwrap();
+            let guarded = seat.take(Half::Guarded, Side::Symmetric, all, 64).unwrap();
+            let site = Site::here("test");
+            for (at, value) in [(At { rank: r as u32, offset: open }, 1u8), (At::guarded(r as u32, guarded), 2)] {
+                seat.put(site, at, &vec![value + 4 * r as u8; all as usize]).unwrap();
+                // Neither half reaches into the other, nor beyond itself.
+                let past = At { offset: at.offset + all - 1, ..at };
+                assert!(at.half() == Half::Open || seat.put(site, past, &[9; 2]).is_err());
+            }
+            assert_eq!(
+                (seat.in_use(), seat.side_of(open), seat.side_of(guarded)),
+                (2 * all, Some(Side::Local), Some(Side::Local))
+            );
+        }
+        let first =
+            |r: usize, half| node.table(half).get::<u8>(At { rank: r as u32, offset: crate::heap::FIRST }).unwrap();
+        for r in 0..2 {
+            assert_eq!((first(r, Half::Open), first(r, Half::Guarded)), (1 + 4 * r as u8, 2 + 4 * r as u8));
+        }
+    }
+
+    #[test]
+    fn blocks_lie_at_one_offset_of_all_ranks() {
+        let node = Arc::new(Node::attach(&config(3), &mut Alone).unwrap());
+        let (seats, site) = ([0, 1, 2].map(|r| node.seat(r)), Site::here("test"));
+        let take = |r: usize, len| seats[r].take_blocks(site, len, 64).unwrap();
+        let holds = |at, len: u64, v: u64| {
+            (0..3).all(|rank| (0..len / 8).all(|i| node.reach().get(At { rank, offset: at + 8 * i }) == Some(v)))
+        };
+        let (a, b) = (take(2, 1000).unwrap(), take(0, 100_000).unwrap());
+        assert!(a.is_multiple_of(64) && a >= node.segment() && b >= a + 1000 && holds(b, 100_000, 0));
+        for rank in 0..3 {
+            (0..100_000 / 8).for_each(|i| node.reach().put(At { rank, offset: b + 8 * i }, 7u64).unwrap());
+        }
+        assert!(seats[1].give_blocks(site, b).unwrap() && !seats[1].give_blocks(site, b).unwrap());
+        assert!(!seats[0].give_blocks(site, 4096).unwrap() && !seats[0].give_blocks(site, u64::MAX).unwrap());
+        assert_eq!(take(1, 100_000).unwrap(), b);
+        assert!(holds(b, 100_000, 0), "what was used is zeroed, on all ranks");
+        assert!(take(1, 3 << 20).unwrap_err().contains("largest free block"));
+        assert!(take(1, 1 << 20).is_ok());
+        // A rank that has no memory for it says so, and the block is free again.
+        node.areas[0].pending().store(1 << 50, Relaxed);
+        assert!(take(0, 700_000).unwrap_err().contains("of memory are left"));
+        node.areas[0].pending().store(0, Relaxed);
+        assert!(take(0, 700_000).is_ok());
+    }
+
+    #[test]
+    fn memory_is_zeroed_reused_and_exhausted_as_an_error() {
+        let node = Arc::new(Node::attach(&config(2), &mut Alone).unwrap());
+        let seat = node.seat(1);
+        for side in [Side::Local, Side::Symmetric] {
+            let a = seat.take(Half::Open, side, 100_000, 8).unwrap();
+            node.reach().put(At { rank: 1, offset: a }, u64::MAX).unwrap();
+            assert!(seat.give(Half::Open, side, a) && !seat.give(Half::Open, side, a));
+            let b = seat.take(Half::Open, side, 100_000, 8).unwrap();
+            assert_eq!((a, node.reach().get(At { rank: 1, offset: b })), (b, Some(0u64)));
+            let Err(Exhausted::Segment { largest }) = seat.take(Half::Open, side, 8 << 20, 8) else { panic!() };
+            let c = seat.take(Half::Open, side, largest, 8).unwrap();
+            assert!(seat.take(Half::Open, side, 1 << 12, 8).is_err());
+            assert!(seat.give(Half::Open, side, b) && seat.give(Half::Open, side, c));
+        }
+        assert_eq!(seat.in_use(), 0);
+    }
+
+    #[test]
+    fn freed_memory_goes_back_to_the_system() {
+        let node = Arc::new(Node::attach(&Config { segment: Some(64 << 20), ..config(1) }, &mut Alone).unwrap());
+        let seat = node.seat(0);
+        let held = || rustix::fs::fstat(&node.file).unwrap().st_blocks as u64 * 512;
+        let before = held();
+        for side in [Side::Local, Side::Symmetric, Side::Local] {
+            let small = seat.take(Half::Open, side, 100, 8).unwrap();
+            let large = seat.take(Half::Open, side, 40 << 20, 8).unwrap();
+            let at = At { rank: 0, offset: large };
+            node.reach().put(at, 7u64).unwrap();
+            node.reach().put(At { rank: 0, offset: small }, 9u64).unwrap();
+            assert!(held() > before + (39 << 20));
+            assert!(seat.give(Half::Open, side, large));
+            assert!(held() < before + (10 << 20), "{side:?}: {} bytes are held", held());
+            let again = seat.take(Half::Open, side, 40 << 20, 8).unwrap();
+            assert_eq!((again, node.reach().get(at)), (large, Some(0u64)));
+            assert_eq!(node.reach().get(At { rank: 0, offset: small }), Some(9u64));
+            assert!(seat.give(Half::Open, side, again) && seat.give(Half::Open, side, small));
+        }
+        // What the other heap cuts off stays dirty until it is zeroed.
+        let low = seat.take(Half::Open, Side::Symmetric, (31 << 20) + (1 << 19), 8).unwrap();
+        let a = seat.take(Half::Open, Side::Local, 2 << 20, 8).unwrap();
+        let b = seat.take(Half::Open, Side::Local, 29 << 20, 8).unwrap();
+        for i in 0..(29 << 20) / 8 {
+            node.reach().put(At { rank: 0, offset: b + 8 * i }, u64::MAX).unwrap();
+        }
+        assert!(seat.give(Half::Open, Side::Local, b));
+        let c = seat.take(Half::Open, Side::Local, 1 << 20, 8).unwrap();
+        assert!(seat.give(Half::Open, Side::Local, c));
+        let d = seat.take(Half::Open, Side::Local, 29 << 20, 8).unwrap();
+        assert!((0..(29 << 20) / 8).all(|i| node.reach().get(At { rank: 0, offset: d + 8 * i }) == Some(0u64)));
+        assert!(
+            seat.give(Half::Open, Side::Local, d)
+                && seat.give(Half::Open, Side::Local, a)
+                && seat.give(Half::Open, Side::Symmetric, low)
+        );
+        // A refused commit leaves nothing that counts as committed.
+        node.areas[0].pending().store(1 << 50, Relaxed);
+        for (side, len) in
+            [(Side::Local, 3 << 20), (Side::Local, 1000), (Side::Symmetric, 3 << 20), (Side::Symmetric, 1000)]
+        {
+            let committed = seat.memory[0].committed[side as usize].get();
+            seat.memory[0].committed[side as usize].set(0);
+            for _ in 0..2 {
+                assert!(matches!(seat.take(Half::Open, side, len, 8), Err(Exhausted::Memory { .. })), "{side:?} {len}");
+            }
+            seat.memory[0].committed[side as usize].set(committed);
+        }
+        node.areas[0].pending().store(0, Relaxed);
+        // A full segment: neither side gives back what the other has.
+        let a = seat.take(Half::Open, Side::Local, 30 << 20, 8).unwrap();
+        let b = seat.take(Half::Open, Side::Symmetric, 33 << 20, 8).unwrap();
+        for i in 0..(33 << 20) / 8 {
+            node.reach().put(At { rank: 0, offset: b + 8 * i }, i).unwrap();
+        }
+        assert!(seat.give(Half::Open, Side::Local, a));
+        assert!((0..(33 << 20) / 8).all(|i| node.reach().get(At { rank: 0, offset: b + 8 * i }) == Some(i)));
+    }
+
+    #[test]
+    fn whatever_the_order_memory_is_there_zeroed_and_ours() {
+        const SIZE: u64 = 12 << 20;
+        let node = Arc::new(Node::attach(&Config { segment: Some(SIZE), ..config(2) }, &mut Alone).unwrap());
+        let seat = node.seat(1);
+        let mut random = 0x9e37_79b9_7f4a_7c15u64;
+        let mut below = |n: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % n
+        };
+        let words = |at: u64, len: u64| (0..len / 8).map(move |i| At { rank: 1, offset: at + 8 * i });
+        let holds = |at: u64, len: u64, v: u64| words(at, len).all(|a| node.reach().get(a) == Some(v));
+        let committed = |at: u64, len: u64| {
+            let file = node.in_file(1, Half::Open, at) as u64;
+            rustix::fs::seek(&*node.file, rustix::fs::SeekFrom::Hole(file)).unwrap() >= file + len
+        };
+        // What one heap keeps although it is empty, the other does not give back.
+        for (small, large) in [(Side::Symmetric, Side::Local), (Side::Local, Side::Symmetric)] {
+            let at = seat.take(Half::Open, small, 1000, 64).unwrap();
+            assert!(seat.give(Half::Open, small, at));
+            let all = seat.take(Half::Open, large, SIZE - crate::heap::FIRST, 64).unwrap();
+            assert!(seat.give(Half::Open, large, all));
+            // Larger than what is zeroed, and thereby touched, because it was used before.
+            let at = seat.take(Half::Open, small, 50_000, 64).unwrap();
+            assert!(committed(at, 50_000), "{small:?}");
+            assert!(seat.give(Half::Open, small, at));
+        }
+        for _ in 0..if cfg!(debug_assertions) { 6 } else { 60 } {
+            let mut held: Vec<(Side, u64, u64, u64)> = vec![];
+            for tag in 1..60 {
+                let side = if below(2) == 0 { Side::Local } else { Side::Symmetric };
+                let most = [100, 1 << 16, 3 << 20, 9 << 20][below(4) as usize];
+                if below(5) < 3 {
+                    let len = below(most) / 8 * 8 + 8;
+                    let Ok(at) = seat.take(Half::Open, side, len, 64) else { continue };
+                    assert!(committed(at, len), "{side:?}: {len} bytes at {at:#x} are not committed");
+                    assert!(holds(at, len, 0), "{side:?}: {len} bytes at {at:#x} are not zero");
+                    words(at, len).for_each(|a| node.reach().put(a, tag).unwrap());
+                    held.push((side, at, len, tag));
+                } else if !held.is_empty() {
+                    let (side, at, len, tag) = held.swap_remove(below(held.len() as u64) as usize);
+                    assert!(holds(at, len, tag), "{side:?}: {len} bytes at {at:#x} were given away");
+                    assert!(seat.give(Half::Open, side, at));
+                }
+            }
+            for (side, at, len, tag) in held {
+                assert!(holds(at, len, tag) && seat.give(Half::Open, side, at));
+            }
+        }
+        assert_eq!(seat.in_use(), 0);
+    }
+}
