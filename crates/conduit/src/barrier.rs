@@ -60,11 +60,36 @@ pub enum Call {
     Register = 19,
     /// A distributed object: its number in the high half, and a hash of its type.
     Dist = 20,
+    /// An array: the kind of its layout in the high 4 bits, and its length.
+    Array = 21,
+    /// A hash of all that an array is asked for with.
+    ArrayDetails = 22,
+    /// The begin of a phase: up to four arrays, see [`Call::phase`].
+    Phase = 23,
+    /// Its end.
+    PhaseEnd = 24,
 }
 
 impl Call {
     /// The value of an allocation: its length, and in these low bits the logarithm of its alignment.
     pub const ALIGN_BITS: u32 = 4;
+
+    /// The value of a phase: of up to four arrays the number and whether it is frozen, and whether more follow.
+    pub fn phase(arrays: &[(u16, bool)], more: bool) -> u64 {
+        let one = |(i, &(array, frozen)): (usize, &(u16, bool))| {
+            (u64::from(array) + 1 << 1 | u64::from(frozen)) << (15 * i)
+        };
+        debug_assert!(arrays.len() <= 4 && arrays.iter().all(|a| a.0 < (1 << 14) - 1));
+        arrays.iter().enumerate().map(one).sum::<u64>() | u64::from(more) << 63
+    }
+
+    fn phase_in_words(n: u64) -> String {
+        let entries = (0..4).map(|i| n >> (15 * i) & 0x7fff).filter(|&e| e != 0);
+        let words = entries.map(|e| format!("{} array {}", if e & 1 == 1 { "freezes" } else { "owns" }, (e >> 1) - 1));
+        let all = words.collect::<Vec<_>>().join(", ");
+        let all = if all.is_empty() { "has no array".into() } else { all };
+        if n >> 63 == 1 { format!("{all} and more") } else { all }
+    }
 }
 
 impl Tag {
@@ -94,6 +119,10 @@ impl Tag {
             17 => Tag::Call(Call::FreeAll, value),
             19 => Tag::Call(Call::Register, value),
             20 => Tag::Call(Call::Dist, value),
+            21 => Tag::Call(Call::Array, value),
+            22 => Tag::Call(Call::ArrayDetails, value),
+            23 => Tag::Call(Call::Phase, value),
+            24 => Tag::Call(Call::PhaseEnd, value),
             _ => Tag::Call(Call::Report, value),
         }
     }
@@ -113,6 +142,14 @@ impl fmt::Display for Tag {
                 write!(f, "register_handlers of {} handlers, list {:x}", n >> 48, n & 0xffff_ffff_ffff)
             }
             Tag::Call(Call::Dist, n) => write!(f, "dist number {} of type {:x}", n >> 32, *n as u32),
+            Tag::Call(Call::Array, n) => {
+                let kinds = ["blocked", "cyclic", "per rank", "in tiles", "in bricks"];
+                let kind = kinds.get((n >> 60) as usize).unwrap_or(&"laid out");
+                write!(f, "an array of {} elements, {kind}", n & (u64::MAX >> 4))
+            }
+            Tag::Call(Call::ArrayDetails, n) => write!(f, "an array of block, grid and type {n:x}"),
+            Tag::Call(Call::Phase, n) => write!(f, "a phase that {}", Call::phase_in_words(*n)),
+            Tag::Call(Call::PhaseEnd, n) => write!(f, "the end of a phase that {}", Call::phase_in_words(*n)),
             Tag::Call(Call::Report, _) => write!(f, "the report of a disagreement"),
         }
     }

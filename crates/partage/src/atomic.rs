@@ -1,4 +1,4 @@
-//! Atomics on words of open memory: [`Place`].
+//! Atomics on words of open memory and on elements of arrays: [`Place`].
 //!
 //! Every word has one arbiter, a CPU of the node on which it lies, whichever rank acts. All operations are acquire and
 //! release: what a rank put before it published something by an atomic is seen by whoever has read it by one.
@@ -15,12 +15,14 @@
 //! });
 //! ```
 
-use crate::job::Job;
+use crate::job::{Inner, Job};
 use crate::ptr::GlobalPtr;
+use crate::team::Rank;
 use bytemuck::Pod;
 use partage_conduit::am::Arrival;
-use partage_conduit::contract::{Atomic, Op};
+use partage_conduit::contract::{At, Atomic, Op};
 use partage_conduit::record::Site;
+use std::marker::PhantomData;
 
 /// A type on which atomics work: `u32`, `u64`, `i32`, `i64`.
 pub trait Word: Pod + PartialEq + sealed::Sealed {}
@@ -57,30 +59,39 @@ macro_rules! word {
 }
 word!(u32: u32, u64: u64, i32: u32, i64: u64);
 
-/// A word of some rank's open memory, on which operations are atomic: what [`GlobalPtr::at`] gives.
+/// A word in some rank's memory, on which operations are atomic: what [`GlobalPtr::at`] and
+/// [`SharedArray::at`](crate::array::SharedArray::at) give.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'j, T> {
     by: By<'j>,
-    ptr: GlobalPtr<T>,
+    at: At,
+    _t: PhantomData<fn() -> T>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum By<'j> {
     Rank(&'j Job),
     Handler(&'j Arrival<'j>),
+    /// An element, which was found to be one.
+    Array(&'j Inner),
 }
 
 impl<T: Word> GlobalPtr<T> {
     /// This word, for atomics.
     #[inline(always)]
     pub fn at(self, job: &Job) -> Place<'_, T> {
-        Place { by: By::Rank(job), ptr: self }
+        Place { by: By::Rank(job), at: self.place(), _t: PhantomData }
     }
 }
 
 impl<'j, T: Word> Place<'j, T> {
     pub(crate) fn of_target(target: &'j Arrival<'j>, ptr: GlobalPtr<T>) -> Self {
-        Place { by: By::Handler(target), ptr }
+        Place { by: By::Handler(target), at: ptr.place(), _t: PhantomData }
+    }
+
+    #[inline(always)]
+    pub(crate) fn of_array(inner: &'j Inner, at: At) -> Self {
+        Place { by: By::Array(inner), at, _t: PhantomData }
     }
 
     /// Reads it.
@@ -165,13 +176,13 @@ impl<'j, T: Word> Place<'j, T> {
     #[track_caller]
     fn apply(self, call: &'static str, op: Op, operand: T, expected: T) -> T {
         let what = Atomic::new(op, size_of::<T>(), operand.to_bits(), expected.to_bits());
-        let at = self.ptr.place();
         let reach = match self.by {
             By::Rank(job) => job.reach(),
             By::Handler(arrival) => arrival.reach(),
+            By::Array(inner) => &inner.guarded,
         };
         // No closure: it would not know the caller's place.
-        T::from_bits(match reach.atomic(at, what) {
+        T::from_bits(match reach.atomic(self.at, what) {
             Some(old) => old,
             None => self.far(call, what),
         })
@@ -180,17 +191,22 @@ impl<'j, T: Word> Place<'j, T> {
     #[cold]
     #[track_caller]
     fn far(self, call: &'static str, what: Atomic) -> u64 {
+        let ptr = || GlobalPtr::<T>::new(Rank(self.at.rank), self.at.offset);
         match self.by {
-            By::Rank(job) if self.ptr.is_aligned() => {
-                match job.all().inner.atomic_far(Site::here(call), self.ptr.place(), what) {
+            By::Rank(job) if ptr().is_aligned() => {
+                match job.all().inner.atomic_far(Site::here(call), self.at, what) {
                     Some(old) => old,
-                    None => self.ptr.refuse(job, call, 1),
+                    None => ptr().refuse(job, call, 1),
                 }
             }
-            By::Rank(job) => self.ptr.refuse(job, call, 1),
+            By::Rank(job) => ptr().refuse(job, call, 1),
             By::Handler(arrival) => {
                 let who = format_args!("rank {}: {call} in a handler", arrival.target());
-                self.ptr.refuse_by(arrival.reach(), who, 1)
+                ptr().refuse_by(arrival.reach(), who, 1)
+            }
+            By::Array(inner) => {
+                let at = At::guarded(self.at.rank, self.at.offset);
+                inner.atomic_far(Site::here(call), at, what).expect("an element of an array")
             }
         }
     }

@@ -1,11 +1,13 @@
 //! [`Job`]: the rank's own handle.
 
 use crate::am::Counters;
+use crate::array::Arrays;
 use crate::error::{Error, Result};
 use crate::fail;
 use crate::image::Image;
 use crate::ptr::GlobalPtr;
 use crate::rpc::Calls;
+use crate::scope::Kept;
 use crate::team::{Rank, Team};
 use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
@@ -57,6 +59,10 @@ pub(crate) struct Inner {
     pub image: Image,
     pub calls: Calls,
     pub reference: ReferencePath,
+    /// What can be reached of arrays by a copy.
+    pub guarded: Reach,
+    pub arrays: Arrays,
+    pub kept: Kept,
 }
 
 /// Puts, gets and atomics over active messages.
@@ -130,6 +136,9 @@ impl Inner {
     #[cold]
     #[track_caller]
     fn may_not_wait(&self, call: &str) -> ! {
+        if self.calls.is_over() {
+            panic!("{}: {call}: the job is over", self.rank);
+        }
         panic!(
             "{}: {call} in a function that was called by rpc or tell; it may put, get, send and call, but not wait",
             self.rank
@@ -148,6 +157,37 @@ impl Inner {
     #[track_caller]
     fn no_such_rank(&self, call: &str, to: Rank) -> ! {
         panic!("{}: {call}: there is no {to} in a job of {}", self.rank, self.size)
+    }
+
+    /// What is mapped here of arrays, whether or not it is to be reached that way.
+    #[inline(always)]
+    pub fn own_table(&self) -> &Reach {
+        self.seat.node().table(Half::Guarded)
+    }
+
+    /// Writes to a part of an array that cannot be reached by a copy; what is under way then.
+    pub fn put_guarded(&self, site: Site, at: At, src: &[u8]) -> Option<Started> {
+        if self.is_network(at) {
+            return Some(self.start_put(site, at, src).expect("inside an array"));
+        }
+        self.put_far(site, at, src).expect("inside an array");
+        None
+    }
+
+    /// Reads from one.
+    pub fn get_guarded(&self, site: Site, at: At, dst: &mut [u8]) -> Option<Started> {
+        if self.is_network(at) {
+            return Some(self.start_get(site, at, dst).expect("inside an array"));
+        }
+        self.get_far(site, at, dst).expect("inside an array");
+        None
+    }
+
+    /// Waits until everything that this rank has started is complete.
+    pub fn quiet_at(self: &Rc<Self>, site: Site) {
+        self.flush(site);
+        self.complete_far(site);
+        self.unless_over(self.seat.quiet(site, || self.progress()));
     }
 
     /// Puts where memory is not mapped; `None` if the place is not one, or needs no other way.
@@ -205,9 +245,10 @@ impl Inner {
     #[inline]
     pub fn complete_far(&self, site: Site) {
         rma::complete_all(&self.seat, site);
+        self.kept.clear();
     }
 
-    fn unless_outside<T: Default>(&self, done: std::result::Result<T, Failure>) -> Option<T> {
+    pub fn unless_outside<T: Default>(&self, done: std::result::Result<T, Failure>) -> Option<T> {
         match done {
             Ok(value) => Some(value),
             Err(Failure::Outside(_) | Failure::NotAWord) => None,
@@ -252,8 +293,11 @@ impl Deref for Job {
 impl Job {
     pub(crate) fn new(seat: Seat, rank: usize, reference: bool) -> Job {
         let node = seat.node();
-        let (size, serial, mapped) = (node.ranks().count(), node.serial(), node.reach());
-        let reach = if reference { mapped.nothing() } else { mapped.clone() };
+        let (size, serial) = (node.ranks().count(), node.serial());
+        let [reach, guarded] = [Half::Open, Half::Guarded].map(|half| {
+            let mapped = node.table(half);
+            if reference { mapped.nothing() } else { mapped.clone() }
+        });
         let inner = Inner {
             rank: Rank(rank as u32),
             size,
@@ -265,6 +309,9 @@ impl Job {
             image: Image::here(),
             calls: Calls::default(),
             reference: ReferencePath { forced: reference, ..Default::default() },
+            guarded,
+            arrays: Arrays::default(),
+            kept: Kept::default(),
         };
         Job::of(Rc::new(inner))
     }
@@ -295,7 +342,7 @@ impl Job {
         loop {
             // Counted first: what is sent while this waits for others may not have been waited for.
             let begun = sent();
-            self.quiet_at(site);
+            self.all.inner.quiet_at(site);
             if self.all.meet(Tag::Exit, u64::from(sent() == before), move || site) != 0 {
                 return;
             }
@@ -306,12 +353,6 @@ impl Job {
     /// The rank has left its program, however.
     pub(crate) fn is_over(&self) {
         self.all.inner.calls.end();
-    }
-
-    fn quiet_at(&self, site: Site) {
-        let inner = &self.all.inner;
-        inner.flush(site);
-        inner.unless_over(inner.seat.quiet(site, || inner.progress()));
     }
 
     /// My rank.
@@ -365,7 +406,7 @@ impl Job {
     pub fn quiet(&self) {
         let site = Site::here("quiet");
         self.all.inner.may_wait(|| site);
-        self.quiet_at(site);
+        self.all.inner.quiet_at(site);
         full_fence();
     }
 

@@ -27,6 +27,8 @@
 #[deny(unsafe_code)]
 pub mod am;
 #[deny(unsafe_code)]
+pub mod array;
+#[deny(unsafe_code)]
 pub mod atomic;
 #[deny(unsafe_code)]
 pub mod error;
@@ -39,6 +41,7 @@ pub mod job;
 pub mod launcher;
 #[cfg(doctest)]
 mod misuse;
+pub mod phase;
 pub mod ptr;
 #[deny(unsafe_code)]
 mod report;
@@ -55,15 +58,18 @@ mod watch;
 pub use bytemuck::{self, Pod, Zeroable};
 pub use error::{Error, ErrorKind, Result};
 pub use job::Job;
+pub use partage_plan::layout;
 pub use serde;
 pub use start::{Launch, Outcome, run, test};
 
 /// What a program needs: `use partage::prelude::*;`
 pub mod prelude {
+    pub use crate::array::SharedArray;
     pub use crate::job::{Distance, Job};
     pub use crate::ptr::GlobalPtr;
     pub use crate::rpc::Dist;
     pub use crate::scope::Event;
+    pub use partage_plan::layout::Layout;
     pub use crate::team::{Rank, Team, TeamRank};
     pub use crate::{Pod, Zeroable};
 }

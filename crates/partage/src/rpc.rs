@@ -225,6 +225,11 @@ impl Calls {
         self.running.get()
     }
 
+    /// Is the job over?
+    pub fn is_over(&self) -> bool {
+        self.over.get()
+    }
+
     /// How many calls are kept back.
     pub fn kept(&self) -> u64 {
         self.kept.get()
@@ -256,6 +261,8 @@ impl Calls {
     /// The job is over: objects go, handles that somebody kept are refused.
     pub fn end(&self) {
         self.over.set(true);
+        // Nothing waits any more, as in a called function.
+        self.running.set(true);
         let objects = self.objects.take();
         drop(objects);
     }

@@ -27,6 +27,8 @@ use bytemuck::Pod;
 use partage_conduit::contract::At;
 use partage_conduit::ofi::rma::{self, Started};
 use partage_conduit::record::Site;
+use std::any::Any;
+use std::cell::RefCell;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -56,8 +58,62 @@ pub struct Event<'s, R> {
 enum State<R> {
     Ready(R),
     Call(Pend<R>),
+    /// Into or out of memory that a scope borrows.
     Far(Transfer, R),
+    /// Into or out of memory that comes with it.
+    Owned(Owned<R>),
     Taken,
+}
+
+/// A transfer that has its buffer with it.
+#[derive(Debug)]
+struct Owned<R> {
+    transfer: Transfer,
+    /// There until it is handed over.
+    buffer: Option<R>,
+    /// How the buffer is kept if nobody waits.
+    keep: fn(R) -> Box<dyn Any>,
+}
+
+impl<R> Owned<R> {
+    fn take(&mut self) -> R {
+        self.buffer.take().expect("taken once")
+    }
+}
+
+impl<R> Drop for Owned<R> {
+    fn drop(&mut self) {
+        let Transfer { inner, started, .. } = &self.transfer;
+        if let Some(buffer) = self.buffer.take() {
+            inner.kept.keep(inner, started, (self.keep)(buffer));
+        }
+    }
+}
+
+/// Buffers of transfers for which nobody waits, until they are complete.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(RefCell<Vec<(Started, Box<dyn Any>)>>);
+
+impl Kept {
+    fn keep(&self, inner: &Inner, started: &Started, buffer: Box<dyn Any>) {
+        let mut kept = self.0.borrow_mut();
+        kept.retain(|(started, _)| !inner.is_complete(started));
+        if !inner.is_complete(started) {
+            kept.push((started.clone(), buffer));
+        }
+    }
+
+    /// All transfers are complete.
+    pub fn clear(&self) {
+        self.0.borrow_mut().clear();
+    }
+}
+
+impl Drop for Kept {
+    /// A rank that ends without having completed its transfers leaves the memory to the network.
+    fn drop(&mut self) {
+        std::mem::forget(std::mem::take(&mut *self.0.borrow_mut()));
+    }
 }
 
 /// A transfer with another node that is under way. Its scope outlives it.
@@ -91,19 +147,13 @@ impl<'s, 'env> Scope<'s, 'env> {
     /// Starts reading `dst.len()` values.
     #[track_caller]
     pub fn get_ptr<T: Pod>(&'s self, from: GlobalPtr<T>, dst: &'s mut [T]) -> Event<'s, &'s mut [T]> {
-        match from.start_get(self.job, "get_ptr", dst) {
-            Some(transfer) => Event { state: State::Far(transfer, dst), _s: PhantomData, _not_send: PhantomData },
-            None => Event::ready(dst),
-        }
+        Event::borrowed(from.start_get(self.job, "get_ptr", dst), dst)
     }
 
     /// Starts writing all of `src`.
     #[track_caller]
     pub fn put_ptr<T: Pod>(&'s self, to: GlobalPtr<T>, src: &'s [T]) -> Event<'s, ()> {
-        match to.start_put(self.job, "put_ptr", src) {
-            Some(transfer) => Event { state: State::Far(transfer, ()), _s: PhantomData, _not_send: PhantomData },
-            None => Event::ready(()),
-        }
+        Event::borrowed(to.start_put(self.job, "put_ptr", src), ())
     }
 
     /// Completes everything started so far in this scope.
@@ -117,6 +167,16 @@ impl<'s, 'env> Scope<'s, 'env> {
 impl Transfer {
     pub fn new(inner: Rc<Inner>, site: Site, started: Started) -> Transfer {
         Transfer { inner, site, started }
+    }
+
+    /// Waits for it.
+    pub fn complete(&self) {
+        self.inner.complete_transfer(self.site, &self.started);
+    }
+
+    fn test(&self) -> bool {
+        let is_complete = || self.inner.is_complete(&self.started);
+        is_complete() || (self.inner.progress() && is_complete())
     }
 }
 
@@ -137,12 +197,33 @@ impl Inner {
 }
 
 impl<R> Event<'_, R> {
-    fn ready(value: R) -> Self {
-        Event { state: State::Ready(value), _s: PhantomData, _not_send: PhantomData }
+    fn of(state: State<R>) -> Self {
+        Event { state, _s: PhantomData, _not_send: PhantomData }
+    }
+
+    /// Of a transfer, if it is not complete, with memory that a scope borrows.
+    pub(crate) fn borrowed(transfer: Option<Transfer>, value: R) -> Self {
+        Self::of(match transfer {
+            Some(transfer) => State::Far(transfer, value),
+            None => State::Ready(value),
+        })
+    }
+
+    /// The same with memory that comes along.
+    pub(crate) fn owned(transfer: Option<Transfer>, buffer: R) -> Self
+    where
+        R: 'static,
+    {
+        Self::of(match transfer {
+            Some(transfer) => {
+                State::Owned(Owned { transfer, buffer: Some(buffer), keep: |buffer| Box::new(buffer) })
+            }
+            None => State::Ready(buffer),
+        })
     }
 
     pub(crate) fn call(pend: Pend<R>) -> Self {
-        Event { state: State::Call(pend), _s: PhantomData, _not_send: PhantomData }
+        Self::of(State::Call(pend))
     }
 
     /// Waits, and serves others meanwhile; hands back the buffer of a transfer or the result of a call. If the called
@@ -153,8 +234,12 @@ impl<R> Event<'_, R> {
             State::Ready(value) => value,
             State::Call(pend) => pend.wait(),
             State::Far(transfer, value) => {
-                transfer.inner.complete_transfer(transfer.site, &transfer.started);
+                transfer.complete();
                 value
+            }
+            State::Owned(mut owned) => {
+                owned.transfer.complete();
+                owned.take()
             }
             State::Taken => panic!("wait: this event was already polled to its end"),
         }
@@ -165,9 +250,7 @@ impl<R> Event<'_, R> {
     pub fn test(&mut self) -> bool {
         match &self.state {
             State::Call(pend) => pend.test(),
-            State::Far(Transfer { inner, started, .. }, _) => {
-                inner.is_complete(started) || (inner.progress() && inner.is_complete(started))
-            }
+            State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.test(),
             _ => true,
         }
     }
@@ -187,6 +270,7 @@ impl<R> Future for Event<'_, R> {
             State::Ready(value) => Poll::Ready(value),
             State::Call(pend) => Poll::Ready(pend.take()),
             State::Far(_, value) => Poll::Ready(value),
+            State::Owned(mut owned) => Poll::Ready(owned.take()),
             State::Taken => panic!("this event was already polled to its end"),
         }
     }

@@ -161,6 +161,18 @@ impl Layout {
         Ok(Spread { layout: self, len, members, map })
     }
 
+    /// All that it says, in words: two layouts are equal if these are.
+    pub fn words(&self) -> [u64; 9] {
+        let (kind, [a, b, c]) = match self.shape {
+            Shape::Rows { rows, cols } => (0, [rows, cols, 0]),
+            Shape::Cyclic { n, block } => (1, [n, block, 0]),
+            Shape::PerRank { m } => (2, [m, 0, 0]),
+            Shape::Bricks { dims, rank } => (rank + 1, dims),
+        };
+        let ([x, y, z], rank) = self.grid.unwrap_or_default();
+        [kind, a, b, c, self.first, rank, x, y, z].map(|n| n as u64)
+    }
+
     /// The block size, if there is one.
     fn block(&self, members: usize) -> Option<usize> {
         match self.shape {
@@ -300,6 +312,11 @@ impl Spread {
     /// and bricks.
     pub fn block(&self) -> Option<usize> {
         self.layout.block(self.members)
+    }
+
+    /// The member on which all elements are, where the layout says so (UPC's indefinite block).
+    pub fn only_member(&self) -> Option<usize> {
+        matches!(self.layout.shape, Shape::Cyclic { block: 0, .. }).then_some(self.layout.first)
     }
 
     /// Where element `i` is: who has it, and its index in that member's part. The caller has checked that `i < len`;

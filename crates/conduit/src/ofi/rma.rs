@@ -95,6 +95,13 @@ enum Way {
 #[must_use]
 pub struct Started(Range<u64>);
 
+impl Started {
+    /// Both, and what was started between them.
+    pub fn and(self, later: Started) -> Started {
+        Started(self.0.start..later.0.end)
+    }
+}
+
 impl Seat {
     /// Starts one operation if there is a token and room for it.
     fn try_start(&self, net: &Net, seat: &shm::Seat, at: At, way: Way, len: usize) -> bool {

@@ -1,0 +1,693 @@
+//! [`SharedArray`]: an array over all ranks, in blocks as its [`Layout`] says.
+//!
+//! # What it promises
+//! A handle is its rank's only one: not `Clone`, not `Send`, not sendable. Elements are reached by index, by value, at any
+//! time ([`get`](SharedArray::get), [`put`](SharedArray::put)): such accesses may race, and then give old or new bytes of plain
+//! data. For the length of a [phase](crate::phase) the same memory is plain Rust: `&mut [T]` of the own part, or `&[T]`
+//! of all parts of the node.
+//!
+//! Arrays lie in guarded memory, which no [`GlobalPtr`](crate::ptr::GlobalPtr) can name. An element that is to be told to
+//! another rank is told by its index. Dropping a handle is local; the memory is used again when all ranks have dropped
+//! theirs and have come to another collective allocation, so nothing that is still under way can land in it.
+//!
+//! ```
+//! use partage::prelude::*;
+//! partage::test(4, |job| {
+//!     let mut a = job.array::<u64>(Layout::block_cyclic(100, 8)).unwrap();   // zeroed; the same call on all ranks
+//!     for i in a.my_indices() {
+//!         a.put(i, i as u64);                                               // UPC's forall by affinity
+//!     }
+//!     job.barrier();
+//!     assert_eq!(a.get(99), 99);                                            // wherever it lies
+//!     let mine: u64 = a.own(|mine| mine.iter_mut().map(|x| { *x *= 2; *x }).sum());
+//!     assert_eq!(mine, a.my_indices().map(|i| 2 * i as u64).sum());
+//! });
+//! ```
+
+use crate::atomic::{Place, Word};
+use crate::error::{Error, Result};
+use crate::job::Inner;
+use crate::scope::{Event, Scope, Transfer};
+use crate::team::{Rank, Team};
+use bytemuck::{Pod, Zeroable};
+use partage_conduit::barrier::{Call, Tag};
+use partage_conduit::contract::{At, Atomic, Conduit, Half, Op};
+use partage_conduit::heap::Side;
+use partage_conduit::ofi::rma::Started;
+use partage_conduit::record::Site;
+use partage_conduit::shm::bytes;
+use partage_plan::layout::{Layout, Piece, Run, Spread};
+use std::any::type_name;
+use std::cell::RefCell;
+use std::collections::hash_map::DefaultHasher;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+use std::mem::offset_of;
+use std::ops::{Bound, Range, RangeBounds};
+use std::rc::Rc;
+
+/// Arrays that can be alive at a time: their numbers have so many bits in the tag of a phase.
+pub(crate) const MOST_ARRAYS: usize = (1 << 14) - 1;
+/// Bytes of a fill or a copy that travel at a time.
+const AT_A_TIME: usize = 64 << 10;
+
+/// This rank's handle to an array over all ranks: what [`Team::array`] gives.
+pub struct SharedArray<T> {
+    pub(crate) inner: Rc<Inner>,
+    /// How many elements can be reached; none while a phase runs, nor after one that ended by a panic.
+    pub(crate) len: usize,
+    /// Where every rank's part begins in its guarded half.
+    pub(crate) start: u64,
+    pub(crate) spread: Spread,
+    pub(crate) slot: u16,
+    _t: PhantomData<T>,
+}
+
+impl Team {
+    /// Collective: a zeroed array over all members. A bare length means blocked. All give the same layout and type; if one
+    /// of them has no room, all get the error.
+    #[track_caller]
+    pub fn array<T: Pod>(&self, layout: impl Into<Layout>) -> Result<SharedArray<T>> {
+        let (site, layout) = (Site::here("array"), layout.into());
+        self.may_meet(|| site);
+        let me = self.inner.rank;
+        let spread = layout.over(self.size()).map_err(|why| Error::config(format!("{me}: array: {why}")))?;
+        let room = spread.largest_part().checked_mul(size_of::<T>()).filter(|&n| n < 1 << 43);
+        let Some(room) = room.filter(|_| align_of::<T>() <= 4096 && spread.len() < 1 << 60) else {
+            let (n, name) = (spread.len(), type_name::<T>());
+            return Err(Error::out_of_memory(format!("{me}: array of {n} elements of type {name}: too large")));
+        };
+        let wanted = Wanted::new::<T>(&spread, room as u64);
+        let (slot, start) = self.agree_on_array(site, &wanted)?;
+        let len = spread.len();
+        Ok(SharedArray { inner: self.inner.clone(), len, start, spread, slot, _t: PhantomData })
+    }
+}
+
+impl<T: Pod> SharedArray<T> {
+    /// How many elements it has, on all ranks together. (None in its own phase, and none for good after a panic there.)
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Has it no elements?
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How it is laid out.
+    pub fn layout(&self) -> Layout {
+        self.spread.layout()
+    }
+
+    /// The rank that has element `i`.
+    #[track_caller]
+    pub fn affinity(&self, i: usize) -> Rank {
+        self.check("affinity", i..i.saturating_add(1));
+        Rank(self.spread.affinity(i) as u32)
+    }
+
+    /// How many elements are mine.
+    pub fn local_len(&self) -> usize {
+        self.part_len(self.inner.rank)
+    }
+
+    /// How many elements are that rank's (UPC's affinity size); none of a rank that is not there.
+    pub fn part_len(&self, rank: Rank) -> usize {
+        if self.len == 0 { 0 } else { self.spread.part_len(rank.index()) }
+    }
+
+    /// The indices of my elements, in the order of my part: UPC's forall by affinity, without a test for each element.
+    pub fn my_indices(&self) -> impl ExactSizeIterator<Item = usize> + Clone + use<T> {
+        self.spread.indices(self.reachable())
+    }
+
+    /// My elements as stretches that are contiguous in the array and in my part.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(2, |job| {
+    ///     let mut a = job.array::<u32>(Layout::block_cyclic(10, 3)).unwrap();
+    ///     let runs: Vec<_> = a.my_runs().collect();
+    ///     a.own(|mine| {
+    ///         for run in &runs {
+    ///             mine[run.local.clone()].iter_mut().zip(run.global.clone()).for_each(|(x, i)| *x = i as u32);
+    ///         }
+    ///     });
+    ///     assert_eq!(a.get(7), 7);
+    /// });
+    /// ```
+    pub fn my_runs(&self) -> impl Iterator<Item = Run> + Clone + use<T> {
+        self.spread.runs(self.reachable())
+    }
+
+    /// The index of the k-th element of my part.
+    #[track_caller]
+    pub fn global(&self, k: usize) -> usize {
+        let found = self.spread.global(self.reachable(), k);
+        found.unwrap_or_else(|| {
+            panic!("{}: global: my part has {} elements, there is no {k}", self.inner.rank, self.local_len())
+        })
+    }
+
+    /// Reads element `i`.
+    #[inline(always)]
+    #[track_caller]
+    pub fn get(&self, i: usize) -> T {
+        if i < self.len
+            && let Some(value) = self.load(i)
+        {
+            return value;
+        }
+        self.get_far(i)
+    }
+
+    /// Writes element `i`. Others see it after a barrier, a phase or a fence-ordered flag.
+    #[inline(always)]
+    #[track_caller]
+    pub fn put(&self, i: usize, value: T) {
+        if i < self.len {
+            let (member, k) = self.spread.locate(i);
+            if self.inner.guarded.put(At { rank: member as u32, offset: self.offset(k) }, value).is_some() {
+                return;
+            }
+        }
+        self.put_far(i, value);
+    }
+
+    /// Reads `dst.len()` elements from `i` on, wherever they lie.
+    #[track_caller]
+    pub fn get_slice(&self, i: usize, dst: &mut [T]) {
+        let site = Site::here("get_slice");
+        let range = self.check("get_slice", i..i.saturating_add(dst.len()));
+        self.complete(self.start_gets(site, range, dst));
+    }
+
+    /// Writes all of `src` from element `i` on, wherever they lie; it has arrived when this returns.
+    #[track_caller]
+    pub fn put_slice(&self, i: usize, src: &[T]) {
+        let site = Site::here("put_slice");
+        let range = self.check("put_slice", i..i.saturating_add(src.len()));
+        self.complete(self.start_puts(site, range, src));
+    }
+
+    /// Writes `value` to all elements of the range (`upc_memset`).
+    #[track_caller]
+    pub fn fill(&self, range: impl RangeBounds<usize>, value: T) {
+        let site = Site::here("fill");
+        let range = self.check_bounds("fill", &range);
+        let some = vec![value; (AT_A_TIME / size_of::<T>().max(1)).clamp(1, range.len().max(1))];
+        for start in range.clone().step_by(some.len()) {
+            let piece = start..range.end.min(start + some.len());
+            let n = piece.len();
+            self.complete(self.start_puts(site, piece, &some[..n]));
+        }
+    }
+
+    /// Copies elements of this array to another, from `to` on (`upc_memcpy`); both sides may lie anywhere. One rank does it
+    /// alone, through memory of its own.
+    #[track_caller]
+    pub fn copy_to(&self, range: impl RangeBounds<usize>, dst: &SharedArray<T>, to: usize) {
+        let site = Site::here("copy_to");
+        let range = self.check_bounds("copy_to", &range);
+        let there = dst.check("copy_to", to..to.saturating_add(range.len()));
+        if self.slot == dst.slot && range.start < there.end && there.start < range.end {
+            panic!("{}: copy_to: elements {range:?} and {there:?} of one array overlap", self.inner.rank);
+        }
+        let mut some = vec![T::zeroed(); (AT_A_TIME / size_of::<T>().max(1)).clamp(1, range.len().max(1))];
+        for start in range.clone().step_by(some.len()) {
+            let piece = start..range.end.min(start + some.len());
+            let (some, target) = (&mut some[..piece.len()], to + (start - range.start));
+            self.complete(self.start_gets(site, piece.clone(), some));
+            dst.complete(dst.start_puts(site, target..target + piece.len(), some));
+        }
+    }
+
+    /// Starts reading a range into memory of the runtime's; waiting for the event gives it. It may be dropped or forgotten.
+    ///
+    /// ```
+    /// partage::test(3, |job| {
+    ///     let a = job.array::<u16>(1000).unwrap();
+    ///     a.put(job.rank().index() * 400, 7);
+    ///     job.barrier();
+    ///     let coming = a.fetch(300..500);                     // over two ranks
+    ///     let busy: u64 = (0..10).sum();                      // meanwhile
+    ///     assert_eq!((coming.wait()[100], busy), (7, 45));
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn fetch(&self, range: impl RangeBounds<usize>) -> Event<'_, Vec<T>> {
+        let site = Site::here("fetch");
+        let range = self.check_bounds("fetch", &range);
+        let mut values = vec![T::zeroed(); range.len()];
+        let started = self.start_gets(site, range, &mut values);
+        Event::owned(started, values)
+    }
+
+    /// Starts writing all of `values` from element `i` on. The runtime has the buffer until then and waiting gives it back; the
+    /// event may be dropped or forgotten: [`quiet`](crate::Job::quiet), a phase and the job's end complete it too.
+    #[track_caller]
+    pub fn store(&self, i: usize, values: Vec<T>) -> Event<'_, Vec<T>> {
+        let site = Site::here("store");
+        let range = self.check("store", i..i.saturating_add(values.len()));
+        let started = self.start_puts(site, range, &values);
+        Event::owned(started, values)
+    }
+
+    /// My part, by value and without any synchronization.
+    pub fn cells(&self) -> Cells<'_, T> {
+        Cells { array: self, len: self.local_len() }
+    }
+
+    /// Element `i`, which there is, if it can be reached by a copy.
+    #[inline(always)]
+    pub(crate) fn load(&self, i: usize) -> Option<T> {
+        let (member, k) = self.spread.locate(i);
+        self.inner.guarded.get(At { rank: member as u32, offset: self.offset(k) })
+    }
+
+    /// Which member's part can be reached by this handle; one that has none if there is nothing to be reached.
+    fn reachable(&self) -> usize {
+        if self.len == 0 { usize::MAX } else { self.inner.rank.index() }
+    }
+
+    #[inline(always)]
+    fn offset(&self, k: usize) -> u64 {
+        self.start + (k * size_of::<T>()) as u64
+    }
+
+    fn place(&self, member: usize, k: usize) -> At {
+        At::guarded(member as u32, self.offset(k))
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn check(&self, call: &str, range: Range<usize>) -> Range<usize> {
+        if range.end > self.len || range.start > range.end {
+            self.refuse(call, range);
+        }
+        range
+    }
+
+    #[track_caller]
+    fn check_bounds(&self, call: &str, range: &impl RangeBounds<usize>) -> Range<usize> {
+        let start = match range.start_bound() {
+            Bound::Included(&n) => n,
+            Bound::Excluded(&n) => n.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&n) => n.saturating_add(1),
+            Bound::Excluded(&n) => n,
+            Bound::Unbounded => self.len,
+        };
+        self.check(call, start..end)
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn refuse(&self, call: &str, Range { start, end }: Range<usize>) -> ! {
+        let me = self.inner.rank;
+        self.check_usable(call);
+        let len = self.len;
+        match end.saturating_sub(start) {
+            _ if start > end => panic!("{me}: {call}: elements {start}..{end} are no range"),
+            1 => panic!("{me}: {call}: there is no element {start} in an array of {len}"),
+            n => panic!("{me}: {call}: {n} elements from {start} on do not lie in an array of {len}"),
+        }
+    }
+
+    /// Panics if a phase runs or was left by a panic.
+    #[track_caller]
+    pub(crate) fn check_usable(&self, call: &str) {
+        let (len, me) = (self.spread.len(), self.inner.rank);
+        if self.len < len {
+            panic!(
+                "{me}: {call}: this array of {len} elements is in a phase, or was left by a panic in one; such a handle \
+                 reaches nothing"
+            );
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn get_far(&self, i: usize) -> T {
+        let (site, mut value) = (Site::here("get"), T::zeroed());
+        let range = self.check("get", i..i.saturating_add(1));
+        self.complete(self.start_gets(site, range, std::slice::from_mut(&mut value)));
+        value
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn put_far(&self, i: usize, value: T) {
+        let site = Site::here("put");
+        let range = self.check("put", i..i.saturating_add(1));
+        self.complete(self.start_puts(site, range, &[value]));
+    }
+
+    /// Starts reading: what is under way then, which `dst` must live longer than.
+    pub(crate) fn start_gets(&self, site: Site, range: Range<usize>, dst: &mut [T]) -> Option<Transfer> {
+        let first = range.start;
+        self.start_all(site, range, |Piece { member, local, global }| {
+            let dst = bytemuck::cast_slice_mut(&mut dst[global.start - first..global.end - first]);
+            match self.inner.guarded.read(At { rank: member as u32, offset: self.offset(local.start) }, dst) {
+                Ok(()) => None,
+                Err(_) => self.inner.get_guarded(site, self.place(member, local.start), dst),
+            }
+        })
+    }
+
+    /// Starts writing: what is under way then, which `src` must live longer than.
+    pub(crate) fn start_puts(&self, site: Site, range: Range<usize>, src: &[T]) -> Option<Transfer> {
+        let first = range.start;
+        self.start_all(site, range, |Piece { member, local, global }| {
+            let src = bytemuck::cast_slice(&src[global.start - first..global.end - first]);
+            match self.inner.guarded.write(At { rank: member as u32, offset: self.offset(local.start) }, src) {
+                Ok(()) => None,
+                Err(_) => self.inner.put_guarded(site, self.place(member, local.start), src),
+            }
+        })
+    }
+
+    fn start_all(
+        &self,
+        site: Site,
+        range: Range<usize>,
+        mut start: impl FnMut(Piece) -> Option<Started>,
+    ) -> Option<Transfer> {
+        let mut all: Option<Started> = None;
+        for piece in self.spread.pieces(range) {
+            if let Some(started) = start(piece) {
+                all = Some(match all {
+                    Some(before) => before.and(started),
+                    None => started,
+                });
+            }
+        }
+        all.map(|started| Transfer::new(self.inner.clone(), site, started))
+    }
+
+    fn complete(&self, transfer: Option<Transfer>) {
+        if let Some(transfer) = transfer {
+            transfer.complete();
+        }
+    }
+}
+
+impl<T: Word> SharedArray<T> {
+    /// Element `i` as a word, for [atomics](crate::atomic).
+    ///
+    /// ```
+    /// partage::test(4, |job| {
+    ///     let hits = job.array::<u64>(10).unwrap();
+    ///     (0..100).for_each(|k| _ = hits.at(k % 10).fetch_add(1));
+    ///     job.barrier();
+    ///     assert_eq!(hits.at(3).load(), 40);
+    ///     # job.barrier();
+    /// });
+    /// ```
+    #[inline(always)]
+    #[track_caller]
+    pub fn at(&self, i: usize) -> Place<'_, T> {
+        self.check("at", i..i.saturating_add(1));
+        let (member, k) = self.spread.locate(i);
+        Place::of_array(&self.inner, At { rank: member as u32, offset: self.offset(k) })
+    }
+}
+
+impl<'s> Scope<'s, '_> {
+    /// Starts reading `dst.len()` elements from `i` on.
+    #[track_caller]
+    pub fn get<T: Pod>(&'s self, array: &'s SharedArray<T>, i: usize, dst: &'s mut [T]) -> Event<'s, &'s mut [T]> {
+        let site = Site::here("get");
+        let range = array.check("get", i..i.saturating_add(dst.len()));
+        Event::borrowed(array.start_gets(site, range, dst), dst)
+    }
+
+    /// Starts writing all of `src` from element `i` on.
+    #[track_caller]
+    pub fn put<T: Pod>(&'s self, array: &'s SharedArray<T>, i: usize, src: &'s [T]) -> Event<'s, ()> {
+        let site = Site::here("put");
+        let range = array.check("put", i..i.saturating_add(src.len()));
+        Event::borrowed(array.start_puts(site, range, src), ())
+    }
+}
+
+impl<T> Drop for SharedArray<T> {
+    fn drop(&mut self) {
+        self.inner.arrays.0.borrow_mut().dropped.push(self.slot);
+    }
+}
+
+impl<T> fmt::Debug for SharedArray<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (n, name, layout) = (self.spread.len(), type_name::<T>(), self.spread.layout());
+        write!(f, "array {} of {n} {name}, {layout:?}", self.slot)
+    }
+}
+
+/// A rank's own part of an array, read and written by value: what [`SharedArray::cells`] gives.
+#[derive(Debug, Clone, Copy)]
+pub struct Cells<'a, T> {
+    array: &'a SharedArray<T>,
+    len: usize,
+}
+
+impl<T: Pod> Cells<'_, T> {
+    /// How many elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Reads the k-th.
+    #[inline(always)]
+    #[track_caller]
+    pub fn get(&self, k: usize) -> T {
+        let at = self.place("get", k, 1);
+        self.array.inner.own_table().get(at).expect("a part of mine")
+    }
+
+    /// Writes the k-th.
+    #[inline(always)]
+    #[track_caller]
+    pub fn set(&self, k: usize, value: T) {
+        let at = self.place("set", k, 1);
+        self.array.inner.own_table().put(at, value).expect("a part of mine");
+    }
+
+    /// Reads from the k-th on.
+    #[track_caller]
+    pub fn read(&self, k: usize, dst: &mut [T]) {
+        let at = self.place("read", k, dst.len());
+        self.array.inner.own_table().read(at, bytemuck::cast_slice_mut(dst)).expect("a part of mine");
+    }
+
+    /// Writes from the k-th on.
+    #[track_caller]
+    pub fn write(&self, k: usize, src: &[T]) {
+        let at = self.place("write", k, src.len());
+        self.array.inner.own_table().write(at, bytemuck::cast_slice(src)).expect("a part of mine");
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn place(&self, call: &str, k: usize, n: usize) -> At {
+        let me = self.array.inner.rank;
+        if k.checked_add(n).is_none_or(|end| end > self.len) {
+            panic!("{me}: {call}: {n} elements from {k} on do not lie in my part of {}", self.len);
+        }
+        At { rank: me.0, offset: self.array.offset(k) }
+    }
+}
+
+/// The arrays of one rank. Alike on all ranks but for what has been dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Arrays(RefCell<Book>);
+
+#[derive(Debug, Default)]
+struct Book {
+    slots: Vec<Slot>,
+    /// Dropped here, which nobody else knows yet.
+    dropped: Vec<u16>,
+    /// Dropped here and told.
+    told: Vec<u16>,
+    /// Memory of every rank for agreeing, at equal offsets: [`Board`]s, each for so many slots more.
+    boards: Vec<u64>,
+}
+
+/// The number of an array. Used again when all ranks have dropped the array.
+#[derive(Debug, Default, Clone, Copy)]
+struct Slot {
+    /// In which heap its block is, and where it begins there.
+    block: Option<(Side, u64)>,
+    /// Of an array on one rank, the others have nothing.
+    mine: bool,
+    /// How many arrays have had this number; every rank drops each of them once.
+    used: u64,
+}
+
+/// What ranks tell each other about arrays.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Board {
+    /// How often arrays of these slots were dropped, by anybody; in the memory of the rank that a slot's number says.
+    drops: [u64; SLOTS],
+    /// What this rank wants to have.
+    wanted: Description,
+}
+
+/// Slots of a board.
+const SLOTS: usize = 1008;
+
+/// All that members must give alike.
+type Description = [u64; 16];
+
+/// What an array is asked for with.
+struct Wanted {
+    /// The kind of its layout, and its length.
+    head: u64,
+    description: Description,
+    /// Bytes on each rank, or on the only one that has any.
+    room: u64,
+    align: u64,
+    only: Option<Rank>,
+}
+
+impl Wanted {
+    fn new<T>(spread: &Spread, room: u64) -> Wanted {
+        let (align, words) = ((align_of::<T>() as u64).max(64), spread.layout().words());
+        // The type's name only helps to find mistakes: elements are plain bytes.
+        let mut name = DefaultHasher::new();
+        type_name::<T>().hash(&mut name);
+        let mut description = [0; 16];
+        description[..words.len()].copy_from_slice(&words);
+        description[13..].copy_from_slice(&[size_of::<T>() as u64, align, name.finish()]);
+        let only = spread.only_member().map(|r| Rank(r as u32));
+        Wanted { head: words[0] << 60 | spread.len() as u64, description, room, align, only }
+    }
+
+    fn hash(&self) -> u64 {
+        let mut hash = DefaultHasher::new();
+        self.description.hash(&mut hash);
+        hash.finish()
+    }
+}
+
+impl Team {
+    /// The number of a new array, and where its parts begin. Three barriers. Before the first, everything that ranks had under
+    /// way is complete and everybody has told what it has dropped; so all find the same blocks to be free, and take the
+    /// same. Before the second, all have zeroed theirs; it says whether all have one. Before the third, each has compared
+    /// what its neighbour wants with what it wants itself: all want the same, to the bit.
+    fn agree_on_array(&self, site: Site, wanted: &Wanted) -> Result<(u16, u64)> {
+        let (inner, me) = (&self.inner, self.inner.rank);
+        inner.quiet_at(site);
+        inner.tell_of_dropped(site);
+        self.meet(Tag::Call(Call::Array, wanted.head), u64::MAX, move || site);
+
+        inner.reclaim(site);
+        let mut book = inner.arrays.0.borrow_mut();
+        let slot = book.slots.iter().position(|s| s.block.is_none()).unwrap_or(book.slots.len());
+        let new_board = slot >= SLOTS * book.boards.len();
+        let board = match book.boards.first() {
+            _ if slot >= MOST_ARRAYS => Err(format!("there are {MOST_ARRAYS} already; drop some")),
+            _ if new_board => {
+                let taken = inner.seat.take(Half::Guarded, Side::Symmetric, size_of::<Board>() as u64, 64);
+                taken.inspect(|&board| book.boards.push(board)).map(|_| book.boards[0]).map_err(|e| e.to_string())
+            }
+            first => Ok(*first.expect("there is one for slot 0")),
+        };
+        let side = if wanted.only.is_some() { Side::Local } else { Side::Symmetric };
+        let taken = board.and_then(|board| {
+            let at = At { rank: me.0, offset: board + offset_of!(Board, wanted) as u64 };
+            inner.own_table().write(at, bytemuck::bytes_of(&wanted.description)).expect("a board of mine");
+            match wanted.only {
+                Some(only) if only != me => Ok(u64::MAX),
+                _ => inner
+                    .seat
+                    .take(Half::Guarded, side, wanted.room, wanted.align)
+                    .map_err(|e| e.to_string())
+            }
+        });
+        let vote = *taken.as_ref().unwrap_or(&0);
+        drop(book);
+        let agreed = self.meet(Tag::Call(Call::ArrayDetails, wanted.hash()), vote, move || site);
+        let mut book = inner.arrays.0.borrow_mut();
+        if agreed == 0 {
+            if taken.as_ref().is_ok_and(|&block| block != u64::MAX) {
+                inner.seat.give(Half::Guarded, side, vote);
+            }
+            if new_board && book.boards.len() * SLOTS > slot {
+                let board = book.boards.pop().expect("just taken");
+                inner.seat.give(Half::Guarded, Side::Symmetric, board);
+            }
+            let why = taken.err().unwrap_or_else(|| "another rank has no room".into());
+            return Err(Error::out_of_memory(format!("{me}: array of {} on a rank: {why}", bytes(wanted.room))));
+        }
+        if slot == book.slots.len() {
+            book.slots.push(Slot::default());
+        }
+        let used = book.slots[slot].used + 1;
+        book.slots[slot] = Slot { block: Some((side, agreed)), mine: vote != u64::MAX, used };
+        let (left, mut theirs) = ((me.0 + self.size() as u32 - 1) % self.size() as u32, Description::zeroed());
+        let at = At::guarded(left, book.boards[0] + offset_of!(Board, wanted) as u64);
+        drop(book);
+        let read = inner.seat.get(site, at, bytemuck::bytes_of_mut(&mut theirs));
+        inner.unless_outside(read).expect("a board of ours");
+        let same = (theirs == wanted.description && (vote == agreed || vote == u64::MAX)).into();
+        if self.meet(Tag::Call(Call::ArrayDetails, wanted.hash()), same, move || site) == 0 {
+            panic!("{me}: {site}: the members do not want the same array");
+        }
+        Ok((slot as u16, agreed))
+    }
+}
+
+impl Inner {
+    /// Where it is counted who has dropped the array of this number.
+    fn counter(&self, slot: u16) -> At {
+        let (board, i) = (self.arrays.0.borrow().boards[slot as usize / SLOTS], slot as usize % SLOTS);
+        At::guarded(u32::from(slot) % self.size as u32, board + 8 * i as u64)
+    }
+
+    fn count(&self, site: Site, slot: u16, op: Op) -> u64 {
+        let counted = self.seat.atomic(site, self.counter(slot), Atomic::new(op, 8, 1, 0));
+        self.unless_outside(counted).expect("a counter of ours")
+    }
+
+    fn tell_of_dropped(&self, site: Site) {
+        let dropped = std::mem::take(&mut self.arrays.0.borrow_mut().dropped);
+        dropped.iter().for_each(|&slot| _ = self.count(site, slot, Op::Add));
+        self.arrays.0.borrow_mut().told.extend(dropped);
+    }
+
+    /// Gives back what all ranks have dropped. All ranks are here at the same time, so they find the same.
+    fn reclaim(&self, site: Site) {
+        let mut told = std::mem::take(&mut self.arrays.0.borrow_mut().told);
+        // The same order everywhere.
+        told.sort_unstable();
+        told.retain(|&slot| {
+            let used = self.arrays.0.borrow().slots[slot as usize].used;
+            if self.count(site, slot, Op::Load) < used * self.size as u64 {
+                return true;
+            }
+            let Slot { block, mine, .. } = &mut self.arrays.0.borrow_mut().slots[slot as usize];
+            let (side, block) = block.take().expect("it was alive until now");
+            if *mine {
+                self.seat.give(Half::Guarded, side, block);
+            }
+            false
+        });
+        self.arrays.0.borrow_mut().told = told;
+    }
+}

@@ -1,0 +1,403 @@
+//! Phases: for the length of a closure, the memory of arrays is plain Rust.
+//!
+//! [`SharedArray::own`] gives every rank its own part as `&mut [T]`; [`SharedArray::freeze`] lets everyone read everything;
+//! [`Team::phase`] does so for several arrays at once, for the price of one. They are collective: all ranks enter the same
+//! phase of the same arrays. Inside, a rank may do anything but touch these arrays otherwise: compute on its slices, also
+//! by threads of its own; meet in barriers; put to other arrays; enter phases of others.
+//!
+//! ```
+//! use partage::prelude::*;
+//! partage::test(3, |job| {
+//!     let n = 12;
+//!     let (mut old, mut new) = (job.array::<f64>(n).unwrap(), job.array::<f64>(n).unwrap());
+//!     old.put(5, 6.0);                                                    // all ranks write the same
+//!     let mine: Vec<usize> = new.my_indices().collect();
+//!     job.phase((old.frozen(), new.owned()), |(old, new)| {
+//!         for (x, &i) in new.iter_mut().zip(&mine) {
+//!             *x = (old.get(i.saturating_sub(1)) + old.get(i) + old.get((i + 1).min(n - 1))) / 3.0;
+//!         }
+//!     });
+//!     assert_eq!([3, 4, 5, 6, 7].map(|i| new.get(i)), [0.0, 2.0, 2.0, 2.0, 0.0]);
+//!     # job.barrier();
+//! });
+//! ```
+//!
+//! # Why this is sound
+//! A slice exists from the entry barrier to the exit barrier. What could touch its memory meanwhile, and why it does not:
+//! 1. *An access by value through a handle.* Every rank has one handle ([`SharedArray`] is neither `Clone` nor `Send`,
+//!    nor can it be made of bits), lends it mutably to the phase, and the phase sets its length to 0 before it meets the others;
+//!    every access compares with that length. So a handle that is reached all the same (from a thread-local, say) refuses.
+//! 2. *An access that a rank has started and not completed*, forgotten events included. The entry completes everything that
+//!    this rank has under way before it meets the others. Owned buffers stay alive until then.
+//! 3. *A pointer.* Guarded memory has offsets that no pointer has ([`GUARDED`](partage_conduit::contract::GUARDED)).
+//! 4. *A rank that is not in this phase.* The entry barrier carries the exact list of arrays and modes, the ranks' lists are
+//!    compared one with another, and nobody passes unless all are equal: else all ranks end with the same message, and no
+//!    closure runs. Array numbers are used again only when all ranks have agreed, so equal numbers are the same array, and
+//!    all have agreed on what it is when it was made.
+//! 5. *Another array in the same memory.* A block is used again when all ranks have dropped their handles; a phase holds a
+//!    borrow of one, so it is not over.
+//! 6. *Another part of the phase.* Each array occurs once, since each is borrowed mutably; own parts of different ranks are
+//!    different bytes of different segments; a frozen array is given to all as `&[T]`, and nobody has it as `&mut`.
+//! 7. *A panic.* It leaves the closure, and with it the slice. The handle keeps the length 0 for good; the others wait at
+//!    the exit, which this rank never comes to: an uncaught panic ends the job, and after a caught one the next meeting of
+//!    this rank disagrees with theirs, and ends it too.
+//!
+//! The bytes of a slice are any that were ever put there, and `T` is [`Pod`]: they are values. Rust's memory model does not
+//! speak of other processes; between them this is argued at the level of the machine: barriers order memory as
+//! [`partage_conduit::barrier`] says, and accesses by value are made by one opaque routine.
+
+use crate::array::{MOST_ARRAYS, SharedArray};
+use crate::team::{Rank, Team};
+use bytemuck::Pod;
+use partage_conduit::barrier::{Call, Tag};
+use partage_conduit::contract::At;
+use partage_conduit::record::Site;
+use std::panic::Location;
+
+const _: () = assert!(MOST_ARRAYS < 1 << 14);
+
+impl Team {
+    /// Collective: runs `f` in a phase of several arrays, each [owned](SharedArray::owned) or
+    /// [frozen](SharedArray::frozen); a tuple of up to six, or a `Vec`. Two barriers, for any number up to four.
+    #[track_caller]
+    pub fn phase<P: Phase, R>(&self, mut arrays: P, f: impl for<'p> FnOnce(P::View<'p>) -> R) -> R {
+        let at = Location::caller();
+        let (entry, exit) = (move || Site { call: "phase", at }, move || Site { call: "the end of a phase", at });
+        self.may_meet(entry);
+        self.inner.quiet_at(entry());
+        arrays.begin();
+        self.agree(&arrays, Call::Phase, entry);
+        // SAFETY: this rank has nothing under way, the lengths of the handles are 0 on all ranks, and all ranks are in this
+        // phase until they have passed the barrier below: see the module's obligations. The view does not outlive `arrays`,
+        // nor, because of its lifetime, the call of `f`.
+        let result = f(unsafe { arrays.view() });
+        self.agree(&arrays, Call::PhaseEnd, exit);
+        arrays.end();
+        result
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn agree<P: Phase>(&self, arrays: &P, call: Call, site: impl Fn() -> Site + Copy) {
+        let mut list = List { entries: [(0, false); 4], count: 0 };
+        arrays.list(&mut |entry| {
+            if list.count == 4 {
+                self.meet(Tag::Call(call, Call::phase(&list.entries, true)), u64::MAX, site);
+                list.count = 0;
+            }
+            list.entries[list.count] = entry;
+            list.count += 1;
+        });
+        self.meet(Tag::Call(call, Call::phase(&list.entries[..list.count], false)), u64::MAX, site);
+    }
+}
+
+struct List {
+    entries: [(u16, bool); 4],
+    count: usize,
+}
+
+impl<T: Pod> SharedArray<T> {
+    /// Collective: every rank gets its own part as `&mut [T]`, in the order of [`my_indices`](Self::my_indices).
+    #[inline]
+    #[track_caller]
+    pub fn own<R>(&mut self, f: impl FnOnce(&mut [T]) -> R) -> R {
+        let team = self.team();
+        team.phase(self.owned(), f)
+    }
+
+    /// Collective: everyone may read everything; nobody can write.
+    ///
+    /// ```
+    /// partage::test(2, |job| {
+    ///     let mut a = job.array::<u8>(6).unwrap();
+    ///     a.own(|mine| mine.fill(1 + job.rank().0 as u8));
+    ///     let sum: u8 = a.freeze(|a| job.ranks().flat_map(|r| a.part(r).unwrap_or_default()).sum());
+    ///     assert_eq!(sum, 9);
+    /// });
+    /// ```
+    #[inline]
+    #[track_caller]
+    pub fn freeze<R>(&mut self, f: impl FnOnce(View<'_, T>) -> R) -> R {
+        let team = self.team();
+        team.phase(self.frozen(), f)
+    }
+
+    /// This array, owned, for [`Team::phase`].
+    pub fn owned(&mut self) -> Owned<'_, T> {
+        Owned(Held { len: self.len, array: self })
+    }
+
+    /// This array, frozen, for [`Team::phase`].
+    pub fn frozen(&mut self) -> Frozen<'_, T> {
+        Frozen(Held { len: self.len, array: self })
+    }
+
+    fn team(&self) -> Team {
+        Team { inner: self.inner.clone() }
+    }
+
+    /// My part, without any synchronization.
+    ///
+    /// # Safety
+    /// No rank writes to this rank's part while the slice lives.
+    pub unsafe fn local_unchecked(&self) -> &[T] {
+        // SAFETY: as the caller promises.
+        unsafe { self.slice(self.inner.rank, self.len).expect("mine is mapped") }
+    }
+
+    /// My part, without any synchronization.
+    ///
+    /// # Safety
+    /// No other access, from any rank, to this rank's part while the slice lives.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn local_mut_unchecked(&self) -> &mut [T] {
+        // SAFETY: as the caller promises.
+        unsafe { self.slice_mut(self.len) }
+    }
+
+    /// The part of a rank, of an array of `len` elements, if it is mapped.
+    ///
+    /// # Safety
+    /// Nobody writes to it while the slice lives.
+    unsafe fn slice<'p>(&self, rank: Rank, len: usize) -> Option<&'p [T]> {
+        let n = if len == 0 { 0 } else { self.spread.part_len(rank.index()) };
+        let p = self.inner.own_table().locate(At { rank: rank.0, offset: self.start }, n * size_of::<T>())?;
+        // SAFETY: mapped as long as the array's `inner`, aligned as it was taken, and any bytes are values.
+        Some(unsafe { std::slice::from_raw_parts(p.cast(), n) })
+    }
+
+    /// My part, of an array of `len` elements.
+    ///
+    /// # Safety
+    /// No other access to it while the slice lives.
+    unsafe fn slice_mut<'p>(&self, len: usize) -> &'p mut [T] {
+        let (n, rank) = (if len == 0 { 0 } else { self.spread.part_len(self.inner.rank.index()) }, self.inner.rank.0);
+        let p = self.inner.own_table().locate(At { rank, offset: self.start }, n * size_of::<T>());
+        // SAFETY: as above, and exclusive.
+        unsafe { std::slice::from_raw_parts_mut(p.expect("mine is mapped").cast(), n) }
+    }
+}
+
+/// An array in a phase, whose handle reaches nothing meanwhile.
+#[derive(Debug)]
+struct Held<'a, T> {
+    array: &'a mut SharedArray<T>,
+    /// How many elements it has.
+    len: usize,
+}
+
+/// An array of which every rank has its own part in a phase: what [`SharedArray::owned`] gives.
+#[derive(Debug)]
+pub struct Owned<'a, T>(Held<'a, T>);
+
+/// An array that all ranks may read in a phase: what [`SharedArray::frozen`] gives.
+#[derive(Debug)]
+pub struct Frozen<'a, T>(Held<'a, T>);
+
+/// What a phase is of: an array with its mode, a tuple of them, or a `Vec`.
+pub trait Phase: sealed::Held {
+    /// What the closure gets.
+    type View<'p>;
+
+    /// # Safety
+    /// Between [`begin`](sealed::Held::begin) and [`end`](sealed::Held::end) on all ranks, once.
+    #[doc(hidden)]
+    unsafe fn view<'p>(&mut self) -> Self::View<'p>;
+}
+
+mod sealed {
+    /// What every array of a phase does.
+    pub trait Held {
+        /// Makes the handle reach nothing.
+        fn begin(&mut self);
+        /// Tells the number and whether it is frozen.
+        fn list(&self, each: &mut impl FnMut((u16, bool)));
+        /// Makes the handle reach everything again.
+        fn end(&mut self);
+    }
+}
+
+impl<T: Pod> Held<'_, T> {
+    #[track_caller]
+    fn begin(&mut self) {
+        self.array.check_usable("phase");
+        self.array.len = 0;
+    }
+
+    fn end(&mut self) {
+        self.array.len = self.len;
+    }
+}
+
+impl<T: Pod> sealed::Held for Owned<'_, T> {
+    fn begin(&mut self) {
+        self.0.begin();
+    }
+    #[inline(always)]
+    fn list(&self, each: &mut impl FnMut((u16, bool))) {
+        each((self.0.array.slot, false));
+    }
+    fn end(&mut self) {
+        self.0.end();
+    }
+}
+
+impl<T: Pod> Phase for Owned<'_, T> {
+    type View<'p> = &'p mut [T];
+
+    unsafe fn view<'p>(&mut self) -> &'p mut [T] {
+        // SAFETY: in a phase, a rank's own part is its alone.
+        unsafe { self.0.array.slice_mut(self.0.len) }
+    }
+}
+
+impl<T: Pod> sealed::Held for Frozen<'_, T> {
+    fn begin(&mut self) {
+        self.0.begin();
+    }
+    #[inline(always)]
+    fn list(&self, each: &mut impl FnMut((u16, bool))) {
+        each((self.0.array.slot, true));
+    }
+    fn end(&mut self) {
+        self.0.end();
+    }
+}
+
+impl<T: Pod> Phase for Frozen<'_, T> {
+    type View<'p> = View<'p, T>;
+
+    unsafe fn view<'p>(&mut self) -> View<'p, T> {
+        let array: *const SharedArray<T> = self.0.array;
+        // SAFETY: it is borrowed for longer than the phase, in which nobody touches the handle.
+        View { array: unsafe { &*array }, len: self.0.len }
+    }
+}
+
+impl<P: Phase> sealed::Held for Vec<P> {
+    fn begin(&mut self) {
+        self.iter_mut().for_each(P::begin);
+    }
+    fn list(&self, each: &mut impl FnMut((u16, bool))) {
+        self.iter().for_each(|array| array.list(each));
+    }
+    fn end(&mut self) {
+        self.iter_mut().for_each(P::end);
+    }
+}
+
+impl<P: Phase> Phase for Vec<P> {
+    type View<'p> = Vec<P::View<'p>>;
+
+    unsafe fn view<'p>(&mut self) -> Vec<P::View<'p>> {
+        // SAFETY: as for each.
+        self.iter_mut().map(|array| unsafe { array.view() }).collect()
+    }
+}
+
+macro_rules! tuples {
+    ($(($($p:ident $i:tt)+))+) => {$(
+        impl<$($p: Phase),+> sealed::Held for ($($p,)+) {
+            #[inline]
+            fn begin(&mut self) {
+                $(self.$i.begin();)+
+            }
+            #[inline(always)]
+            fn list(&self, each: &mut impl FnMut((u16, bool))) {
+                $(self.$i.list(each);)+
+            }
+            #[inline]
+            fn end(&mut self) {
+                $(self.$i.end();)+
+            }
+        }
+        impl<$($p: Phase),+> Phase for ($($p,)+) {
+            type View<'p> = ($($p::View<'p>,)+);
+            unsafe fn view<'p>(&mut self) -> Self::View<'p> {
+                // SAFETY: as for each.
+                unsafe { ($(self.$i.view(),)+) }
+            }
+        }
+    )+};
+}
+tuples! { (A 0) (A 0 B 1) (A 0 B 1 C 2) (A 0 B 1 C 2 D 3) (A 0 B 1 C 2 D 3 E 4) (A 0 B 1 C 2 D 3 E 4 F 5) }
+
+/// A frozen array, which all ranks may read: what a phase gives for [`SharedArray::frozen`].
+#[derive(Debug)]
+pub struct View<'p, T> {
+    array: &'p SharedArray<T>,
+    len: usize,
+}
+
+impl<T> Clone for View<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for View<'_, T> {}
+
+impl<'p, T: Pod> View<'p, T> {
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Has it none?
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// My part.
+    pub fn mine(&self) -> &'p [T] {
+        self.part(self.array.inner.rank).expect("mine is mapped")
+    }
+
+    /// The part of a rank of my node; `None` where it cannot be mapped.
+    pub fn part(&self, rank: Rank) -> Option<&'p [T]> {
+        // SAFETY: nobody writes to a frozen array.
+        unsafe { self.array.slice(rank, self.len) }
+    }
+
+    /// Reads element `i`, wherever it lies.
+    #[inline(always)]
+    #[track_caller]
+    pub fn get(&self, i: usize) -> T {
+        if i < self.len
+            && let Some(value) = self.array.load(i)
+        {
+            return value;
+        }
+        self.get_far(i)
+    }
+
+    /// Reads `dst.len()` elements from `i` on, wherever they lie.
+    #[track_caller]
+    pub fn get_slice(&self, i: usize, dst: &mut [T]) {
+        self.check("get_slice", i, dst.len());
+        let site = Site::here("get_slice");
+        if let Some(transfer) = self.array.start_gets(site, i..i + dst.len(), dst) {
+            transfer.complete();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn get_far(&self, i: usize) -> T {
+        self.check("get", i, 1);
+        let (site, mut value) = (Site::here("get"), T::zeroed());
+        if let Some(transfer) = self.array.start_gets(site, i..i + 1, std::slice::from_mut(&mut value)) {
+            transfer.complete();
+        }
+        value
+    }
+
+    #[track_caller]
+    fn check(&self, call: &str, i: usize, n: usize) {
+        if i.checked_add(n).is_none_or(|end| end > self.len) {
+            let (me, len) = (self.array.inner.rank, self.len);
+            panic!("{me}: {call} of a frozen array: {n} elements from {i} on do not lie in an array of {len}");
+        }
+    }
+}
