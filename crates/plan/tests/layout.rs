@@ -80,7 +80,7 @@ fn check_pieces(spread: &Spread, places: &[(usize, usize)]) {
     for start in 0..=n {
         let together = |i: &usize| places[*i] == (places[start].0, places[start].1 + (*i - start));
         let stretch = (start..n).take_while(together).count();
-        let near = if n <= 20 { n } else { n.min(start + 13) };
+        let near = if n <= 16 { n } else { n.min(start + 13) };
         for end in (start..=near).chain([n]) {
             let count = stretch.min(end - start);
             let piece = (count > 0).then(|| {
