@@ -28,7 +28,7 @@ impl Divisor {
     /// `⌊i / value⌋`, for `i` below [`BOUND`].
     #[inline(always)]
     pub fn quotient(&self, i: usize) -> usize {
-        let high = ((i as u128 * 2 * self.multiplier as u128) >> 64) as u64;
+        let high = ((((i as u64) << 1) as u128 * self.multiplier as u128) >> 64) as u64;
         (high >> self.shift) as usize
     }
 

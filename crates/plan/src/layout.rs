@@ -204,7 +204,7 @@ pub enum LayoutError {
         /// How many there are.
         members: usize,
     },
-    /// More than `usize::MAX / 2` elements.
+    /// More than `usize::MAX / 2` elements (or members).
     TooLong,
     /// The grid has other dimensions than the array.
     GridRank {
@@ -369,7 +369,7 @@ impl Spread {
 
     /// The elements of a member, in the order of its part, which is ascending.
     pub fn indices(&self, member: usize) -> impl ExactSizeIterator<Item = usize> + Clone + use<> {
-        Counted { left: self.part_len(member), items: self.runs(member).flat_map(|run| run.global) }
+        Indices { run: 0..0, runs: self.runs(member), later: self.part_len(member) }
     }
 
     /// The elements of a member as the fewest stretches that are contiguous both in the array and in its part, in order.
@@ -392,7 +392,7 @@ impl Spread {
         iter::from_fn(move || {
             (start < end).then(|| {
                 let (member, k) = spread.locate(start);
-                let run = spread.part(member).run;
+                let run = spread.run(member);
                 let count = (run - k % run).min(end - start);
                 let global = start..start + count;
                 start = global.end;
@@ -408,15 +408,26 @@ impl Spread {
         if member >= self.members { member.wrapping_sub(self.members) } else { member }
     }
 
-    fn part(&self, member: usize) -> Part {
-        if member >= self.members || self.is_empty() {
-            return Part::default();
-        }
-        let turn = (member + self.members - self.layout.first) % self.members;
+    /// After how many turns it is this member's.
+    fn turn(&self, member: usize) -> usize {
+        let turn = member + self.members - self.layout.first;
+        if turn >= self.members { turn - self.members } else { turn }
+    }
+
+    /// How many neighbours stay together in this member's part.
+    fn run(&self, member: usize) -> usize {
         match &self.map {
-            Map::Bricks(bricks) => bricks.part(turn),
-            &Map::Shifts { block, .. } => Part::of_blocks(turn, 1 << block, self),
-            Map::Blocks { block, .. } => Part::of_blocks(turn, block.value, self),
+            Map::Shifts { block, .. } => 1 << block,
+            Map::Blocks { block, .. } => block.value,
+            Map::Bricks(bricks) => bricks.part(self.turn(member)).run,
+        }
+    }
+
+    fn part(&self, member: usize) -> Part {
+        match &self.map {
+            _ if member >= self.members || self.is_empty() => Part::default(),
+            Map::Bricks(bricks) => bricks.part(self.turn(member)),
+            _ => Part::of_blocks(self.turn(member), self.run(member), self),
         }
     }
 }
@@ -545,29 +556,34 @@ fn best_grid(dims: [usize; 3], rank: usize, members: usize) -> [usize; 3] {
         .expect("1 divides every number")
 }
 
-/// An iterator of known length.
+/// The elements of runs. How many are in the runs after this one is known.
 #[derive(Clone)]
-struct Counted<I> {
-    left: usize,
-    items: I,
+struct Indices<I> {
+    run: Range<usize>,
+    runs: I,
+    later: usize,
 }
 
-impl<I: Iterator> Iterator for Counted<I> {
-    type Item = I::Item;
+impl<I: Iterator<Item = Run>> Iterator for Indices<I> {
+    type Item = usize;
 
-    fn next(&mut self) -> Option<I::Item> {
-        let item = self.items.next()?;
-        self.left -= 1;
-        Some(item)
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.run.is_empty() {
+            self.run = self.runs.next()?.global;
+            self.later -= self.run.len();
+        }
+        self.run.next()
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left, Some(self.left))
+        let left = self.run.len() + self.later;
+        (left, Some(left))
     }
 
-    fn fold<B, F: FnMut(B, I::Item) -> B>(self, init: B, f: F) -> B {
-        self.items.fold(init, f)
+    fn fold<B, F: FnMut(B, usize) -> B>(self, init: B, f: F) -> B {
+        self.run.chain(self.runs.flat_map(|run| run.global)).fold(init, f)
     }
 }
 
-impl<I: Iterator> ExactSizeIterator for Counted<I> {}
+impl<I: Iterator<Item = Run>> ExactSizeIterator for Indices<I> {}

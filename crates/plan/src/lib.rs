@@ -1,7 +1,7 @@
 //! What can be said about shared data before anybody communicates.
 //!
 //! - [`layout`]: which member of a team holds which elements of an array, and where.
-//! - [`pointer`]: how a pointer to one such element moves.
+//! - [`mod@pointer`]: how a pointer to one such element moves.
 //!
 //! Guaranteed: everything here is arithmetic on numbers. The same question has the same answer on every member, so
 //! nobody needs to ask another.

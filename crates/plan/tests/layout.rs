@@ -69,21 +69,34 @@ fn check(spread: &Spread, parts: &Parts) {
     for (i, &place) in places.iter().enumerate() {
         assert_eq!((spread.locate(i), spread.affinity(i)), (place, place.0), "{i} in {spread:?}");
     }
+    check_pieces(spread, &places);
+}
+
+/// What is left of a range after its first piece is a range itself; so the first piece is compared, of every range of a
+/// short array and of those of a long one that are about as long as a piece, and
+/// all pieces of two.
+fn check_pieces(spread: &Spread, places: &[(usize, usize)]) {
+    let n = places.len();
     for start in 0..=n {
-        // The pieces up to one end, and from them those up to the next.
-        let mut pieces: Vec<Piece> = vec![];
-        for end in start..=n {
-            if end > start {
-                let (i, (member, k)) = (end - 1, places[end - 1]);
-                match pieces.last_mut() {
-                    Some(piece) if piece.member == member && piece.local.end == k => {
-                        (piece.global.end, piece.local.end) = (end, k + 1)
-                    }
-                    _ => pieces.push(Piece { member, local: k..k + 1, global: i..end }),
-                }
-            }
-            assert!(spread.pieces(start..end).eq(pieces.iter().cloned()), "{start}..{end} of {spread:?}");
+        let together = |i: &usize| places[*i] == (places[start].0, places[start].1 + (*i - start));
+        let stretch = (start..n).take_while(together).count();
+        let near = if n <= 16 { n } else { n.min(start + 13) };
+        for end in (start..=near).chain([n]) {
+            let count = stretch.min(end - start);
+            let piece = (count > 0).then(|| {
+                let (member, k) = places[start];
+                Piece { member, local: k..k + count, global: start..start + count }
+            });
+            assert_eq!(spread.pieces(start..end).next(), piece, "{start}..{end} of {spread:?}");
         }
+    }
+    for start in [0, n / 3] {
+        let mut at = start;
+        for piece in spread.pieces(start..n) {
+            assert_eq!(Some(&piece), spread.pieces(at..n).next().as_ref(), "{start}.. of {spread:?}");
+            at = piece.global.end;
+        }
+        assert_eq!(at, n, "{start}.. of {spread:?}");
     }
 }
 
@@ -148,15 +161,14 @@ fn boxes() -> impl Iterator<Item = [usize; 3]> {
 fn tiles_and_bricks_are_cut_along_the_grid() {
     for members in 1..=12 {
         for grid in grids(members) {
-            for dims in boxes().filter(|dims| dims.iter().product::<usize>() <= 40) {
-                for first in [0, members - 1] {
-                    let spread = Layout::bricks(dims).grid(grid).starting_at(first).over(members).unwrap();
-                    assert_eq!(spread.block(), None);
-                    check(&spread, &cut(dims, grid, first));
-                    if dims[0] == 1 && grid[0] == 1 {
-                        let tiles = Layout::tiles([dims[1], dims[2]]).grid([grid[1], grid[2]]).starting_at(first);
-                        check(&tiles.over(members).unwrap(), &cut(dims, grid, first));
-                    }
+            for dims in boxes() {
+                let first = (dims[1] + dims[2]) % members;
+                let spread = Layout::bricks(dims).grid(grid).starting_at(first).over(members).unwrap();
+                assert_eq!(spread.block(), None);
+                check(&spread, &cut(dims, grid, first));
+                if dims[0] == 1 && grid[0] == 1 {
+                    let tiles = Layout::tiles([dims[1], dims[2]]).grid([grid[1], grid[2]]).starting_at(first);
+                    check(&tiles.over(members).unwrap(), &cut(dims, grid, first));
                 }
             }
         }
@@ -177,13 +189,107 @@ fn the_grid_that_is_chosen_has_the_least_surface() {
         for dims in boxes().chain([[6, 6, 6], [4, 9, 2]]).filter(|dims| !dims.contains(&0)) {
             let grid = chosen(dims, members, false);
             let spread = Layout::bricks(dims).over(members).unwrap();
-            assert!(
-                (0..spread.len()).all(|i| cut(dims, grid, 0)[spread.affinity(i)].contains(&i)),
-                "{spread:?} {grid:?}"
-            );
+            let parts = cut(dims, grid, 0);
+            assert!((0..members).all(|member| spread.indices(member).eq(parts[member].iter().copied())), "{spread:?}");
             let flat = [1, dims[0], dims[1]];
             let grid = chosen(flat, members, true);
             check(&Layout::tiles([dims[0], dims[1]]).over(members).unwrap(), &cut(flat, grid, 0));
         }
     }
+}
+
+/// Too many elements to deal out: what the answers have in common is compared, at the edges.
+fn check_edges(spread: &Spread) {
+    let (n, members) = (spread.len(), spread.members());
+    let near = |x: usize| x.saturating_sub(2)..x.saturating_add(3).min(n);
+    let block = spread.block().unwrap_or(n).min(n);
+    let period = block.saturating_mul(members).min(n);
+    let edges = [0, block, period, n / period * period, n / block * block, n / 3, n / 2, n - 1];
+    for i in edges.into_iter().flat_map(near) {
+        let (member, k) = spread.locate(i);
+        assert!(member < members && k < spread.part_len(member), "{i} of {spread:?}");
+        assert_eq!(spread.global(member, k), Some(i), "{spread:?}");
+        let pieces: Vec<Piece> = spread.pieces(i..i.saturating_add(2).min(n)).collect();
+        assert_eq!((pieces[0].member, pieces[0].local.start), (member, k), "{i} of {spread:?}");
+        assert_eq!(pieces.iter().map(|piece| piece.global.len()).sum::<usize>(), 2.min(n - i));
+    }
+    for member in [0, 1, members / 2, members - 1, members] {
+        let len = spread.part_len(member);
+        assert!(len <= spread.largest_part(), "{spread:?}");
+        assert_eq!(spread.global(member, len), None, "{spread:?}");
+        assert_eq!(spread.indices(member).len(), len);
+        if len > 0 {
+            assert_eq!(spread.global(member, 0), spread.indices(member).next(), "{spread:?}");
+            let last = spread.global(member, len - 1).unwrap();
+            assert_eq!(spread.locate(last), (member, len - 1), "{spread:?}");
+            assert_eq!(spread.runs(member).next().unwrap().global.start, spread.global(member, 0).unwrap());
+        }
+    }
+}
+
+#[test]
+fn long_arrays_and_many_members() {
+    const LONGEST: usize = usize::MAX / 2;
+    for members in [1, 2, 3, 7, 8, 1000, (1 << 20) - 1, 1 << 20] {
+        for n in [LONGEST, LONGEST - 1, LONGEST / 3, (1 << 40) + 7, 1 << 20, (1 << 20) + 1, 5] {
+            for block in [0, 1, 2, 3, 8, 1000, 1 << 33, (1 << 33) + 1, LONGEST, LONGEST + 1, usize::MAX] {
+                check_edges(&Layout::block_cyclic(n, block).over(members).unwrap());
+                check_edges(&Layout::block_cyclic(n, block).starting_at(members - 1).over(members).unwrap());
+            }
+            let spread = Layout::blocked(n).over(members).unwrap();
+            assert_eq!((spread.len(), spread.largest_part()), (n, n.div_ceil(members)));
+            check_edges(&spread);
+            check_edges(&Layout::rows(n / 5, 5).over(members).unwrap());
+            check_edges(&Layout::per_rank(n / members + 1).over(members).unwrap_or(spread));
+            check_edges(&Layout::tiles([n, 1]).over(members).unwrap());
+            check_edges(&Layout::tiles([3, n / 3]).over(members).unwrap());
+            check_edges(&Layout::bricks([1 << 10, 1 << 10, 1 << 10]).over(members).unwrap());
+            check_edges(&Layout::bricks([n / 5, 5, 1]).starting_at(members / 2).over(members).unwrap());
+        }
+    }
+}
+
+/// Every element is on one member only, also where there are too many to ask for each.
+#[test]
+fn parts_add_up() {
+    for members in [1, 5, 12, 64, 1000] {
+        for n in [usize::MAX / 2, 1 << 40, 12345, 0] {
+            for layout in [
+                Layout::blocked(n),
+                Layout::cyclic(n),
+                Layout::block_cyclic(n, 12).starting_at(members / 2),
+                Layout::tiles([n / 7, 7]),
+                Layout::bricks([3, n / 6, 2]),
+            ] {
+                let spread = layout.over(members).unwrap();
+                assert_eq!(
+                    (0..members).map(|member| spread.part_len(member)).sum::<usize>(),
+                    spread.len(),
+                    "{spread:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_bound_says_why() {
+    let says = |layout: Layout, members, what: &str| assert_eq!(layout.over(members).unwrap_err().to_string(), what);
+    let longest = usize::MAX / 2;
+    let too_long = format!("the array is too long: it can have at most {longest} elements");
+    says(Layout::blocked(4), 0, "an array needs at least one member to live on");
+    says(Layout::on(4_usize, 9), 4, "the layout names member 4, but the last one is member 3");
+    says(Layout::tiles([2, 2]).starting_at(1_usize), 1, "the layout names member 1, but the last one is member 0");
+    says(Layout::blocked(longest + 1), 2, &too_long);
+    says(Layout::rows(usize::MAX, 2), 2, &too_long);
+    says(Layout::per_rank(usize::MAX / 4), 5, &too_long);
+    says(Layout::tiles([1 << 40, 1 << 40]), 5, &too_long);
+    says(Layout::bricks([1 << 30, 1 << 30, 1 << 30]), 5, &too_long);
+    says(Layout::tiles([8, 8]).grid([2, 3]), 7, "a grid of 6 cells does not fit 7 members");
+    says(Layout::tiles([8, 8]).grid([0, 3]), 7, "a grid of 0 cells does not fit 7 members");
+    says(Layout::cyclic(8).grid([6]), 7, "a grid of 6 cells does not fit 7 members");
+    says(Layout::bricks([8, 8, 8]).grid([2, 3]), 6, "a grid of 2 dimensions does not fit an array of 3");
+    says(Layout::rows(8, 8).grid([2, 3]), 6, "a grid of 2 dimensions does not fit an array of 1");
+    assert!(Layout::bricks([usize::MAX, usize::MAX, 0]).over(3).is_ok_and(|spread| spread.is_empty()));
+    assert!(Layout::cyclic(8).grid([7]).over(7).is_ok());
 }
