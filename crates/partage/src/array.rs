@@ -516,6 +516,16 @@ impl<T: Pod> Cells<'_, T> {
 #[derive(Debug, Default)]
 pub(crate) struct Arrays(RefCell<Book>);
 
+impl Arrays {
+    /// The numbers of those whose handles were not dropped.
+    pub fn not_dropped(&self) -> Vec<usize> {
+        let book = self.0.borrow();
+        let dropped = |slot: usize| book.dropped.iter().chain(&book.told).any(|&d| d as usize == slot);
+        let alive = |&slot: &usize| book.slots[slot].block.is_some() && !dropped(slot);
+        (0..book.slots.len()).filter(alive).collect()
+    }
+}
+
 #[derive(Debug, Default)]
 struct Book {
     slots: Vec<Slot>,
@@ -614,10 +624,7 @@ impl Team {
             inner.own_table().write(at, bytemuck::bytes_of(&wanted.description)).expect("a board of mine");
             match wanted.only {
                 Some(only) if only != me => Ok(u64::MAX),
-                _ => inner
-                    .seat
-                    .take(Half::Guarded, side, wanted.room, wanted.align)
-                    .map_err(|e| e.to_string())
+                _ => inner.seat.take(Half::Guarded, side, wanted.room, wanted.align).map_err(|e| e.to_string()),
             }
         });
         let vote = *taken.as_ref().unwrap_or(&0);
