@@ -15,7 +15,7 @@ use super::{Node, Seat, segments_at};
 use crate::am::{Arrival, Handler};
 use crate::contract::{At, Conduit, Half};
 use crate::copy;
-use crate::heap::{Heaps, Side};
+use crate::heap::{Block, Heaps, Side};
 use crate::record::Site;
 use crate::reference;
 use crate::wait::Aborted;
@@ -84,6 +84,23 @@ impl Node {
 impl Seat {
     /// Takes `len` zeroed bytes of this rank's segment; the offset.
     pub fn take(&self, half: Half, side: Side, len: u64, align: u64) -> Result<u64, Exhausted> {
+        self.take_with(half, side, len, align, true)
+    }
+
+    /// The same; without zeroing what was used before unless it is asked for.
+    pub fn take_with(&self, half: Half, side: Side, len: u64, align: u64, zeroed: bool) -> Result<u64, Exhausted> {
+        let block = self.take_as_it_is(half, side, len, align)?;
+        if zeroed && !block.stale.is_empty() {
+            let at = At { rank: self.rank as u32, offset: block.stale.start };
+            let len = (block.stale.end - block.stale.start) as usize;
+            let p = self.node.table(half).locate(at, len).expect("heaps stay inside the segment");
+            // SAFETY: inside this rank's segment, in a block that nobody has, so no reference into it exists.
+            unsafe { copy::zero(p, len) };
+        }
+        Ok(block.range.start)
+    }
+
+    fn take_as_it_is(&self, half: Half, side: Side, len: u64, align: u64) -> Result<Block, Exhausted> {
         let memory = &self.memory[half as usize];
         let mut heaps = memory.heaps.borrow_mut();
         let Some(block) = heaps.take(side, len, align) else {
@@ -97,14 +114,7 @@ impl Seat {
             committed.set(committed.get().min(have));
             return Err(e);
         }
-        if !block.stale.is_empty() {
-            let at = At { rank: self.rank as u32, offset: block.stale.start };
-            let len = (block.stale.end - block.stale.start) as usize;
-            let p = self.node.table(half).locate(at, len).expect("heaps stay inside the segment");
-            // SAFETY: inside this rank's segment, in a block that nobody has, so no reference into it exists.
-            unsafe { copy::zero(p, len) };
-        }
-        Ok(block.range.start)
+        Ok(block)
     }
 
     /// Gives a block back by its offset; false if none starts there on that side.
