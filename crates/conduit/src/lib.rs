@@ -33,6 +33,7 @@ pub mod reference;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod shm;
+pub mod small;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod topology;
