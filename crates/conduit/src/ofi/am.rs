@@ -19,13 +19,14 @@
 //! kept until the others have come. Handlers run after that, possibly at the same time as later ones.
 
 use super::endpoint::{Context, Desc, Posted};
+use super::letters::{FarLetter, FarLetters};
 use super::{Net, Seat, raise};
 use crate::am::{ARGS, Arrival, Body, Way};
 use crate::meeting::{Digest, ROUNDS};
 use crate::pool::LARGE;
 use crate::ranks::Ranks;
 use crate::record::Site;
-use crate::shm::am::{AM, CALL, FarLetter};
+use crate::shm::am::{AM, CALL};
 use crate::shm::{self, Node};
 use crate::wait::{Aborted, Step};
 use bytemuck::{Pod, Zeroable, bytes_of};
@@ -82,13 +83,15 @@ pub(super) struct Desk {
     got: [Box<[AtomicU32]>; 2],
     /// How often the rank has looked.
     pub polls: AtomicU64,
+    /// Calls to it, and results of its own.
+    pub letters: FarLetters,
 }
 
 impl Desk {
     pub fn new(processes: usize, ranks: usize) -> Desk {
         let counts = |n| (0..n).map(|_| AtomicU32::new(0)).collect();
         let both = || [counts(processes), counts(ranks)];
-        Desk { silent: both(), got: both(), polls: AtomicU64::new(0) }
+        Desk { silent: both(), got: both(), polls: AtomicU64::new(0), letters: FarLetters::default() }
     }
 
     fn over(&self, net: usize, whose: usize) -> u32 {
@@ -440,8 +443,7 @@ impl Net {
                     self.was_told(node.ranks(), CALL, target, source, head.number);
                 }
                 let letter = FarLetter { source, kind: head.handler, args: args.to_vec(), payload: payload.to_vec() };
-                node.far_letters(target).push(head.kind == RESULT, letter);
-                node.ring(node.ranks().near(target));
+                self.leave_letter(node, target, head.kind == RESULT, letter);
                 None
             }
             _ => Some(message),

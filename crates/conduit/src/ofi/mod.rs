@@ -3,8 +3,9 @@
 //! A process has one endpoint, for all its ranks. `Net::attach` opens it, tells the others its address and greets them,
 //! so that hosts that cannot reach each other are found out at the start. [`Seat`] is one rank's side.
 //!
-//! * [`am`]: messages, their credits and their ends; [`rma`]: puts and gets; [`segment`]: which memory the network knows;
-//!   [`progress`]: who looks at the completion queue, and when. Atomics go by messages (see [`crate::reference`]).
+//! * [`am`]: messages, their credits and their ends; [`letters`]: calls and results until their rank takes them; [`rma`]:
+//!   puts and gets; [`segment`]: which memory the network knows; [`progress`]: who looks at the completion queue, and when.
+//!   Atomics go by messages (see [`crate::reference`]).
 //! * [`endpoint`]: libfabric's objects, typed, without policy; `fi`: what is called of the library.
 //!
 //! # What it asks of a provider
@@ -18,6 +19,7 @@
 pub mod am;
 pub mod endpoint;
 mod fi;
+pub mod letters;
 pub mod progress;
 pub mod rma;
 pub mod segment;
@@ -211,6 +213,8 @@ pub struct Seat {
     puts: Cell<u64>,
     gets: Cell<u64>,
     looks: Cell<u32>,
+    /// Whose turn it is, of letters from other nodes and from this one.
+    turn: Cell<bool>,
 }
 
 /// What the processes of several nodes tell each other.
@@ -404,7 +408,7 @@ impl Seat {
         let numbers = [0, 1].map(|_| zeros(net.peers.len()));
         let sent = [zeros(net.peers.len()), zeros(ranks.count())];
         let listed = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(false)).collect());
-        let (total, started, bytes, puts, gets, looks, not_quiet) = Default::default();
+        let (total, started, bytes, puts, gets, looks, turn, not_quiet) = Default::default();
         Seat {
             i: rank - ranks.mine().start,
             rank,
@@ -418,6 +422,7 @@ impl Seat {
             puts,
             gets,
             looks,
+            turn,
         }
     }
 

@@ -27,6 +27,7 @@
 use crate::am::{Arrival, BESIDE, Body, Handler, IN_BUFFER, INLINE, Landing, Table, Way};
 use crate::contract::{At, Atomic, Conduit, Failure};
 use crate::copy;
+use crate::ofi::letters::FarLetter;
 use crate::ofi::{self, Net};
 use crate::pool::{self, Buffer, Pool};
 use crate::ranks::{FAR, Ranks};
@@ -119,7 +120,6 @@ pub(super) struct Letterbox {
     pub(super) kept: [Mutex<VecDeque<Kept>>; NETS],
     pub(super) kept_count: [AtomicUsize; NETS],
     pub(super) landing: Landing,
-    pub(super) far: FarLetters,
     /// Has its thread taken its seat?
     pub(super) seated: AtomicBool,
 }
@@ -131,42 +131,7 @@ impl Letterbox {
         // All of them, without asking one after the other.
         let [a, b] = [&self.replies, &self.requests].map(|i| i[AM].is_empty() & i[CALL].is_empty());
         let kept = self.kept_count[AM].load(Relaxed) | self.kept_count[CALL].load(Relaxed);
-        a & b & (kept | self.far.count.load(Relaxed) == 0)
-    }
-}
-
-/// Calls and results from other nodes, which their rank's own thread takes.
-#[derive(Debug, Default)]
-pub(crate) struct FarLetters {
-    /// Of both kinds.
-    count: AtomicUsize,
-    queues: [Mutex<VecDeque<FarLetter>>; 2],
-}
-
-/// One of them.
-#[derive(Debug)]
-pub(crate) struct FarLetter {
-    pub source: usize,
-    pub kind: u16,
-    pub args: Vec<u8>,
-    pub payload: Vec<u8>,
-}
-
-impl FarLetters {
-    /// What comes from one rank is pushed in the order in which it was sent.
-    pub fn push(&self, result: bool, letter: FarLetter) {
-        let mut queue = self.queues[usize::from(result)].lock().unwrap_or_else(PoisonError::into_inner);
-        queue.push_back(letter);
-        self.count.fetch_add(1, Release);
-    }
-
-    fn pop(&self, result: bool) -> Option<FarLetter> {
-        if self.count.load(Relaxed) == 0 {
-            return None;
-        }
-        let letter = self.queues[usize::from(result)].lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
-        self.count.fetch_sub(1, Relaxed);
-        Some(letter)
+        a & b & (kept == 0)
     }
 }
 
@@ -218,7 +183,6 @@ impl Mail {
             kept: Default::default(),
             kept_count: Default::default(),
             landing: Landing::default(),
-            far: FarLetters::default(),
             seated: AtomicBool::new(false),
         };
         let boxes = peers.iter().filter(|p| p.here).map(letterbox).collect();
@@ -367,11 +331,6 @@ impl Node {
         self.mail.peers[near].bell().ring();
     }
 
-    /// The letters from other nodes for a rank of this process.
-    pub(crate) fn far_letters(&self, rank: usize) -> &FarLetters {
-        &self.mail.letterbox(self.ranks.near(rank)).far
-    }
-
     /// The handler with this number.
     pub(crate) fn handler(&self, number: u16) -> Option<&'static dyn Handler> {
         self.mail.table.get(number)
@@ -512,8 +471,6 @@ pub(super) struct Outlet {
     pub(super) rest: Rest,
     pub(super) can_help: bool,
     pub(super) ticks_per_us: u64,
-    /// Whose turn it is, of letters from this node and from others.
-    turn: Cell<bool>,
     pub(super) total: Cell<u64>,
     pub(super) in_line: Cell<u64>,
 }
@@ -554,7 +511,6 @@ impl Outlet {
             rest: Rest::default(),
             can_help: mail.can_help(),
             ticks_per_us: ticks_per_us(),
-            turn: Cell::new(false),
             total: Cell::new(0),
             in_line: Cell::new(0),
         }
@@ -680,21 +636,17 @@ impl Seat {
     pub fn next_letter(&self, result: bool) -> Option<Letter<'_>> {
         let letterbox = self.own_letterbox();
         let inlet = if result { &letterbox.replies[CALL] } else { &letterbox.requests[CALL] };
-        let letterbox = self.own_letterbox();
-        // In turn where there are both: neither may starve the other.
-        let turn = letterbox.far.count.load(Relaxed) > 0 && self.outlet.turn.replace(!self.outlet.turn.get());
-        if (inlet.is_empty() || turn)
-            && let Some(letter) = self.take_far_letter(result)
+        if let Some(far) = &self.far
+            && let Some(letter) = far.next_letter(&self.node, result, !inlet.is_empty())
         {
-            return Some(letter);
+            return Some(Letter {
+                source: letter.source,
+                body: LetterBody::Far(letter),
+                node: &self.node,
+                target: self.rank,
+            });
         }
         if inlet.is_empty() { None } else { self.take_letter(inlet, result) }
-    }
-
-    #[inline(always)]
-    fn take_far_letter(&self, result: bool) -> Option<Letter<'_>> {
-        let letter = self.own_letterbox().far.pop(result)?;
-        Some(Letter { source: letter.source, body: LetterBody::Far(letter), node: &self.node, target: self.rank })
     }
 
     #[inline]
