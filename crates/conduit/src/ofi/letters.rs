@@ -22,6 +22,7 @@
 
 use super::{Net, Seat};
 use crate::shm::Node;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::{Mutex, PoisonError};
@@ -34,6 +35,19 @@ pub(super) struct FarLetters {
     count: AtomicUsize,
     calls: Mutex<VecDeque<FarLetter>>,
     results: Mutex<VecDeque<FarLetter>>,
+}
+
+/// Whether other nodes have had their turn, of calls and of results: a rank asks for both alternately, so that one turn for
+/// both would always be at the same.
+#[derive(Debug, Default)]
+pub(super) struct Turns([Cell<bool>; 2]);
+
+impl Turns {
+    fn take(&self, result: bool) -> bool {
+        let had = &self.0[usize::from(result)];
+        had.set(!had.get());
+        had.get()
+    }
 }
 
 /// A call or a result.
@@ -94,8 +108,7 @@ impl Seat {
         if letters.is_empty() {
             return None;
         }
-        let turn = self.turn.replace(!self.turn.get());
-        if others && !turn { None } else { letters.pop(result) }
+        if others && !self.turns.take(result) { None } else { letters.pop(result) }
     }
 }
 
@@ -119,5 +132,13 @@ mod tests {
         assert!(!letters.is_empty());
         assert_eq!([take(false), take(false), take(false)], [Some(2), Some(4), None]);
         assert!(letters.is_empty());
+    }
+
+    /// As ranks look: for results until there are none, then for one call.
+    #[test]
+    fn every_other_call_is_from_elsewhere() {
+        let turns = Turns::default();
+        let taken: Vec<bool> = (0..4).map(|_| (turns.take(true), turns.take(false)).1).collect();
+        assert_eq!(taken, [true, false, true, false]);
     }
 }

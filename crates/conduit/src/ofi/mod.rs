@@ -213,8 +213,7 @@ pub struct Seat {
     puts: Cell<u64>,
     gets: Cell<u64>,
     looks: Cell<u32>,
-    /// Whose turn it is, of letters from other nodes and from this one.
-    turn: Cell<bool>,
+    turns: letters::Turns,
 }
 
 /// What the processes of several nodes tell each other.
@@ -408,7 +407,7 @@ impl Seat {
         let numbers = [0, 1].map(|_| zeros(net.peers.len()));
         let sent = [zeros(net.peers.len()), zeros(ranks.count())];
         let listed = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(false)).collect());
-        let (total, started, bytes, puts, gets, looks, turn, not_quiet) = Default::default();
+        let (total, started, bytes, puts, gets, looks, turns, not_quiet) = Default::default();
         Seat {
             i: rank - ranks.mine().start,
             rank,
@@ -422,7 +421,7 @@ impl Seat {
             puts,
             gets,
             looks,
-            turn,
+            turns,
         }
     }
 
