@@ -26,7 +26,7 @@ use crate::meeting::{Digest, ROUNDS};
 use crate::pool::LARGE;
 use crate::ranks::Ranks;
 use crate::record::Site;
-use crate::shm::am::{AM, CALL};
+use crate::shm::mail::{AM, CALL};
 use crate::shm::{self, Node};
 use crate::wait::{Aborted, Step};
 use bytemuck::{Pod, Zeroable, bytes_of};

@@ -7,7 +7,7 @@
 
 use crate::am::{Arrival, Body, IN_BUFFER, Way};
 use crate::ring::{BATCH, Batch, Message, WORDS};
-use crate::shm::am::{AM, CALL, Lent, Mail, OF_REPLIES};
+use crate::shm::mail::{AM, CALL, Lent, Mail, OF_REPLIES};
 use crate::shm::{Node, Seat};
 use crate::sync::{full_fence, ticks};
 use crate::wait::Cores;
