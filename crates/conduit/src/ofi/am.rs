@@ -34,6 +34,7 @@ use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
 
 /// Messages of one net that a rank may have under way to a process.
 pub const WINDOW: u32 = 128;
@@ -41,6 +42,8 @@ pub const WINDOW: u32 = 128;
 pub const LONGEST: usize = size_of::<Head>() + ARGS + LARGE;
 /// Receive buffers. What comes when all are in use waits in the network.
 pub(super) const BUFFERS: usize = 64;
+/// How long a provider may take to accept them all.
+pub(super) const POSTING: Duration = Duration::from_secs(10);
 /// Bounce buffers.
 pub(super) const BOUNCES: usize = 64;
 /// Longer ones are not injected whatever the provider takes.
@@ -161,15 +164,33 @@ impl Bounce {
 }
 
 impl Net {
-    /// Posts all receive buffers.
-    pub(super) fn post_all(&self) -> Result<(), String> {
-        while !self.idle_buffers.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+    /// Posts all receive buffers, before anybody sends.
+    pub(super) fn post_all(&self, patience: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + patience;
+        loop {
             self.post_buffers();
+            let idle = self.idle_count.load(Relaxed);
             if let Some(why) = self.why_broken() {
                 return Err(why);
             }
+            if idle == 0 {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!(
+                    "fi_recvmsg: {} took {} of {BUFFERS} receive buffers within {} s; PARTAGE_PROVIDER chooses another \
+                     provider, and fi_info -e shows the variables that limit this one",
+                    self.endpoint.provider(),
+                    BUFFERS - idle,
+                    patience.as_secs_f64()
+                ));
+            }
+            // Some providers make room when they are looked at; nothing is under way that could complete.
+            if let Err(broken) = self.endpoint.poll(&mut []) {
+                self.broke(&broken.to_string());
+            }
+            std::thread::sleep(Duration::from_micros(200));
         }
-        Ok(())
     }
 
     /// Posts the receive buffers that nobody uses.
@@ -629,6 +650,8 @@ impl Seat {
 
 #[cfg(test)]
 mod tests {
+    use super::super::endpoint::{Asked, Endpoint};
+    use super::super::{Hello, Settings};
     use super::*;
 
     /// What bytes say, they have; whatever they are.
@@ -663,6 +686,29 @@ mod tests {
             }
         }
         assert!(read > 1000 && refused > 1000, "{read} were read, {refused} refused");
+    }
+
+    /// Alone among two processes; the other is not there.
+    fn alone() -> Option<Net> {
+        if let Err(why) = Endpoint::version() {
+            println!("SKIPPED: {why}");
+            return None;
+        }
+        let provider = std::env::var("PARTAGE_PROVIDER").ok();
+        let asked = Asked { provider, source: Some("127.0.0.1".into()), ..Asked::default() };
+        let (ranks, hello) = (Ranks::new(&[1, 1], &[0, 1], 0), Hello { nonce: 1, keys: 0 });
+        let (peers, addresses) = (vec![None; 2], vec![String::new(); 2].into());
+        Some(Net::new(Endpoint::open(&asked).unwrap(), peers, addresses, hello, &ranks, Settings::default()))
+    }
+
+    #[test]
+    fn a_provider_that_takes_no_buffers_is_found_out() {
+        let Some(mut net) = alone() else { return };
+        net.endpoint.refuse_receives();
+        let why = net.post_all(Duration::from_millis(30)).unwrap_err();
+        assert!(why.contains("took 0 of 64 receive buffers within 0.03 s") && !why.contains('\n'), "{why}");
+        let Some(net) = alone() else { return };
+        assert_eq!(net.post_all(POSTING), Ok(()));
     }
 
     #[test]

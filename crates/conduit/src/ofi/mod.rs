@@ -233,8 +233,8 @@ impl Net {
         exchange: &mut dyn Exchange,
     ) -> Result<Net, String> {
         let me = node.ranks().process();
-        let host = || node.host_of(node.mine().start).0.to_string();
-        let opened = Net::open(settings, whereabouts, me).map_err(|why| format!("process {me} (on {}): {why}", host()));
+        let here = |why: String| format!("process {me} (on {}): {why}", node.host_of(node.mine().start).0);
+        let opened = Net::open(settings, whereabouts, me).map_err(here);
         let random = || {
             use std::hash::{BuildHasher, RandomState};
             RandomState::new().hash_one(std::process::id())
@@ -268,7 +268,7 @@ impl Net {
         let addresses = parts.iter().map(|(_, rest)| endpoint.text_of(&rest[1..])).collect();
         let net = Net::new(endpoint, peers, addresses, parts[0].0, node.ranks(), settings.clone());
         // Nobody greets before all listen.
-        let why = wrong.or_else(|| net.post_all().err()).unwrap_or_default();
+        let why = wrong.or_else(|| net.post_all(am::POSTING).err()).map(here).unwrap_or_default();
         let outcomes = exchange.all_gather(why.as_bytes())?;
         match outcomes.into_iter().find(|why| !why.is_empty()) {
             Some(why) => Err(String::from_utf8_lossy(&why).into_owned()),
