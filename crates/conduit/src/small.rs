@@ -247,7 +247,9 @@ mod tests {
                     small.is_in_use(at) != Some(true) && matches!(small.give(at), Given::NotInUse | Given::NotOurs)
                 );
             }
-            assert_eq!(small.in_use(), held.values().sum::<u64>());
+            if step % 100 == 0 {
+                assert_eq!(small.in_use(), held.values().sum::<u64>());
+            }
         }
         for at in held.into_keys() {
             small.give(at);
