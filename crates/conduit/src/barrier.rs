@@ -66,7 +66,7 @@ pub enum Call {
     Array = 21,
     /// A hash of all that an array is asked for with.
     ArrayDetails = 22,
-    /// The begin of a phase: up to four arrays, see [`Call::phase`].
+    /// The begin of a phase: up to four arrays, see [`Call::in_phase`].
     Phase = 23,
     /// Its end.
     PhaseEnd = 24,
@@ -76,13 +76,14 @@ impl Call {
     /// The value of an allocation: its length, and in these low bits the logarithm of its alignment.
     pub const ALIGN_BITS: u32 = 4;
 
-    /// The value of a phase: of up to four arrays the number and whether it is frozen, and whether more follow.
-    pub fn phase(arrays: &[(u16, bool)], more: bool) -> u64 {
-        let one = |(i, &(array, frozen)): (usize, &(u16, bool))| {
-            ((u64::from(array) + 1) << 1 | u64::from(frozen)) << (15 * i)
-        };
-        debug_assert!(arrays.len() <= 4 && arrays.iter().all(|a| a.0 < (1 << 14) - 1));
-        arrays.iter().enumerate().map(one).sum::<u64>() | u64::from(more) << 63
+    /// In the value of a phase: more arrays follow.
+    pub const MORE: u64 = 1 << 63;
+
+    /// The value of a phase is the sum of these: the number of the i-th of up to four arrays, and whether it is frozen.
+    #[inline(always)]
+    pub fn in_phase(array: u16, frozen: bool, i: u32) -> u64 {
+        debug_assert!(i < 4 && array < (1 << 14) - 1);
+        ((u64::from(array) + 1) << 1 | u64::from(frozen)) << (15 * i)
     }
 
     fn phase_in_words(n: u64) -> String {
@@ -90,7 +91,7 @@ impl Call {
         let words = entries.map(|e| format!("{} array {}", if e & 1 == 1 { "freezes" } else { "owns" }, (e >> 1) - 1));
         let all = words.collect::<Vec<_>>().join(", ");
         let all = if all.is_empty() { "has no array".into() } else { all };
-        if n >> 63 == 1 { format!("{all} and more") } else { all }
+        if n & Call::MORE != 0 { format!("{all} and more") } else { all }
     }
 }
 
@@ -103,6 +104,7 @@ impl Tag {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn encode(self) -> (u64, u64) {
         match self {
             Tag::Plain => (0, 0),
@@ -302,7 +304,9 @@ struct PairOfMine {
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived {
     epoch: u64,
-    tag: Tag,
+    /// The tag, in words: so that a plain one is nothing but constants.
+    kind: u64,
+    value: u64,
     aux: u64,
 }
 
@@ -310,13 +314,17 @@ impl Arrived {
     /// Nothing to compare and nothing to reduce.
     #[inline(always)]
     fn is_bare(self) -> bool {
-        self.tag == Tag::Plain && self.aux == u64::MAX
+        self.kind == 0 && self.aux == u64::MAX
     }
 
     /// What a pair's word says of it.
     #[inline(always)]
     fn byte(self) -> u64 {
-        self.tag.encode().0 | if self.aux == u64::MAX { 0 } else { REDUCED }
+        self.kind | if self.aux == u64::MAX { 0 } else { REDUCED }
+    }
+
+    fn tag(self) -> Tag {
+        Tag::decode(self.kind, self.value)
     }
 }
 
@@ -355,11 +363,12 @@ impl<P: Places> Barrier<P> {
     pub fn arrive(&self, tag: Tag, aux: u64) -> Arrived {
         let epoch = self.epoch.get() + 1;
         self.epoch.set(epoch);
-        let arrived = Arrived { epoch, tag, aux };
+        let (kind, value) = tag.encode();
+        let arrived = Arrived { epoch, kind, value, aux };
         match self.shape {
             2 => self.arrive_pair(arrived),
             1 => {}
-            _ => self.arrive_tree(arrived),
+            _ => self.arrive_tree(epoch, kind, value, aux),
         }
         arrived
     }
@@ -393,8 +402,8 @@ impl<P: Places> Barrier<P> {
             2 => {
                 let other = self.other();
                 waiter.until(site, move || step(other.has_come(epoch)))?;
-                let (byte, value) = (arrived.byte(), arrived.tag.encode().1);
-                let same = || value == other.values[epoch as usize % 2].load(Relaxed);
+                let byte = arrived.byte();
+                let same = || arrived.value == other.values[epoch as usize % 2].load(Relaxed);
                 byte & REDUCED == 0 && other.at(epoch) == byte && (byte == 0 || same())
             }
             1 => arrived.is_bare(),
@@ -411,7 +420,7 @@ impl<P: Places> Barrier<P> {
     #[inline(never)]
     pub fn verdict(&self, arrived: Arrived) -> Verdict {
         match self.shape {
-            1 => Verdict::Agreed { aux: arrived.aux, tag: arrived.tag },
+            1 => Verdict::Agreed { aux: arrived.aux, tag: arrived.tag() },
             2 => self.verdict_of_pair(arrived),
             _ => self.verdict_of_tree(),
         }
@@ -423,10 +432,10 @@ impl<P: Places> Barrier<P> {
         let (mine, bell) = unsafe { (&*self.pair.mine, &*self.pair.bell) };
         let (byte, before) = (a.byte(), self.last.get());
         if byte != 0 {
-            mine.values[a.epoch as usize % 2].store(a.tag.encode().1, Relaxed);
+            mine.values[a.epoch as usize % 2].store(a.value, Relaxed);
         }
         if byte & REDUCED != 0 {
-            self.write_slot(a);
+            self.write_slot(a.epoch, a.kind, a.value, a.aux);
         }
         if byte != before {
             self.last.set(byte);
@@ -442,35 +451,24 @@ impl<P: Places> Barrier<P> {
     }
 
     fn verdict_of_pair(&self, a: Arrived) -> Verdict {
-        let other = self.other();
+        let (mine, other) = (a.tag(), self.other());
         let reduced = other.at(a.epoch) & REDUCED != 0;
         let aux = if reduced { self.details(1 - self.me, a.epoch).1 } else { u64::MAX };
         let tag = other.tag(a.epoch);
-        if a.tag.agrees(tag) {
-            let agreed = if a.tag == Tag::Plain { tag } else { a.tag };
-            return Verdict::Agreed { aux: a.aux.min(aux), tag: agreed };
+        if mine.agrees(tag) {
+            return Verdict::Agreed { aux: a.aux.min(aux), tag: if mine == Tag::Plain { tag } else { mine } };
         }
-        let mut both = [(self.me as u32, a.tag), (1 - self.me as u32, tag)];
+        let mut both = [(self.me as u32, mine), (1 - self.me as u32, tag)];
         both.sort_by_key(|x| x.0);
         Verdict::Disagreed(both)
     }
 
-    /// Writes the details of an arrival, if it has any.
-    #[inline(always)]
-    fn write_details(&self, a: Arrived) -> bool {
-        if !a.is_bare() {
-            self.write_slot(a);
-        }
-        !a.is_bare()
-    }
-
     #[inline(never)]
-    fn write_slot(&self, a: Arrived) {
-        let mine = &self.places.slot(self.me).0[a.epoch as usize % 2];
-        let (kind, value) = a.tag.encode();
+    fn write_slot(&self, epoch: u64, kind: u64, value: u64, aux: u64) {
+        let mine = &self.places.slot(self.me).0[epoch as usize % 2];
         mine.value.store(value, Relaxed);
-        mine.aux.store(a.aux, Relaxed);
-        mine.word.store(a.epoch << 8 | kind, Relaxed);
+        mine.aux.store(aux, Relaxed);
+        mine.word.store(epoch << 8 | kind, Relaxed);
     }
 
     /// The tag and `aux` of rank r in this epoch; it did not touch its slot if it had none.
@@ -484,8 +482,11 @@ impl<P: Places> Barrier<P> {
     }
 
     #[inline(never)]
-    fn arrive_tree(&self, a: Arrived) {
-        let mut tagged = self.write_details(a);
+    fn arrive_tree(&self, epoch: u64, kind: u64, value: u64, aux: u64) {
+        let mut tagged = kind != 0 || aux != u64::MAX;
+        if tagged {
+            self.write_slot(epoch, kind, value, aux);
+        }
         for &(index, expected) in &self.path {
             let counter = &self.places.counter(index as usize).0;
             let before = counter.fetch_add(1 + (u32::from(tagged) << 16), AcqRel);
@@ -495,7 +496,7 @@ impl<P: Places> Barrier<P> {
             tagged |= before >> 16 != 0;
             counter.store(0, Relaxed);
         }
-        self.release(a.epoch, tagged);
+        self.release(epoch, tagged);
     }
 
     /// Run by the last to arrive.

@@ -6,6 +6,8 @@
 //!
 //! Does not contain: the memory itself, nor blocks of more than [`MOST`] bytes.
 
+use std::num::NonZeroU16;
+
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 /// Bytes of the largest small block.
@@ -15,6 +17,27 @@ const LINE: u64 = 64;
 const GRAIN: u64 = 16;
 /// 16, 32, 48, then by lines.
 const SIZES: usize = 3 + (MOST / LINE) as usize;
+/// The same, so that a mask is a check.
+const TABLE: usize = 16;
+/// Bytes of a cell, by size.
+const BYTES: [u64; TABLE] = {
+    let (mut all, mut i) = ([MOST; TABLE], 0);
+    while i < SIZES {
+        all[i] = if i < 3 { (i as u64 + 1) * GRAIN } else { (i as u64 - 2) * LINE };
+        i += 1;
+    }
+    all
+};
+/// 2^20 divided by that, rounded up.
+const RECIPROCALS: [u64; TABLE] = {
+    let (mut all, mut i) = ([0; TABLE], 0);
+    while i < TABLE {
+        all[i] = (1u64 << 20).div_ceil(BYTES[i]);
+        i += 1;
+    }
+    all
+};
+const _: () = assert!(SIZES <= TABLE);
 
 /// The small blocks of one heap.
 #[derive(Debug, Default)]
@@ -25,8 +48,7 @@ pub struct Small {
     /// Where unused entries of `pages` are.
     unused: Vec<u32>,
     /// By size: the pages that have room.
-    with_room: [Vec<u32>; SIZES],
-    in_use: u64,
+    with_room: [Vec<u32>; TABLE],
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -37,9 +59,25 @@ struct Page {
     in_use: u16,
     /// Where it is in the stack of those that have room.
     at: u32,
+    /// The cell that was given back last, plus one: the next to be taken, since it is in the cache.
+    last: Option<NonZeroU16>,
     used: [u64; 4],
     /// Which were used before.
     stale: [u64; 4],
+}
+
+impl Page {
+    #[inline(always)]
+    fn give(&mut self, word: usize, bit: u32) {
+        self.used[word] &= !(1 << bit);
+        self.last = NonZeroU16::new((64 * word as u32 + bit + 1) as u16);
+        self.in_use -= 1;
+    }
+
+    fn first_unused(&self) -> Option<u16> {
+        let word = self.used.iter().position(|&w| w != u64::MAX)?;
+        Some(64 * word as u16 + self.used[word].trailing_ones() as u16)
+    }
 }
 
 /// What came of giving something back.
@@ -63,7 +101,12 @@ impl Size {
     /// For blocks of so many bytes, aligned to a power of two.
     #[inline]
     pub fn of(len: u64, align: u64) -> Option<Size> {
-        let n = len.max(1).next_multiple_of(align.max(GRAIN));
+        debug_assert!(align.is_power_of_two());
+        let align = align.max(GRAIN);
+        if len > MOST {
+            return None;
+        }
+        let n = (len.max(1) + align - 1) & !(align - 1);
         match n {
             _ if n > MOST || align > LINE => None,
             _ if n < LINE => Some(Size((n / GRAIN - 1) as u8)),
@@ -74,19 +117,28 @@ impl Size {
     /// Bytes of a cell.
     #[inline]
     pub fn bytes(self) -> u64 {
-        let i = u64::from(self.0);
-        if i < 3 { (i + 1) * GRAIN } else { (i - 2) * LINE }
+        BYTES[self.0 as usize % TABLE]
+    }
+
+    /// In which cell this byte of a page is: a division, exact below a page.
+    #[inline]
+    fn cell(self, byte: u64) -> u64 {
+        (byte * RECIPROCALS[self.0 as usize % TABLE]) >> 20
     }
 }
 
 impl Small {
     /// Takes a cell of this size: its offset, and whether it was used before. `None`: there must be one more page.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, size: Size) -> Option<(u64, bool)> {
-        let stack = &mut self.with_room[size.0 as usize];
+        let stack = &mut self.with_room[size.0 as usize % TABLE];
         let page = &mut self.pages[*stack.last()? as usize];
-        let word = page.used.iter().position(|&w| w != u64::MAX).expect("it has room");
-        let bit = page.used[word].trailing_ones();
+        let cell = match page.last {
+            Some(cell) => cell.get() - 1,
+            None => page.first_unused()?,
+        };
+        page.last = None;
+        let (word, bit) = (cell as usize / 64 % 4, cell % 64);
         let stale = page.stale[word] >> bit & 1 == 1;
         page.used[word] |= 1 << bit;
         page.stale[word] |= 1 << bit;
@@ -94,22 +146,22 @@ impl Small {
         if page.in_use == page.cells {
             stack.pop();
         }
-        self.in_use += size.bytes();
-        Some((page.number * PAGE + (64 * word as u64 + u64::from(bit)) * size.bytes(), stale))
+        Some((page.number * PAGE + u64::from(cell) * size.bytes(), stale))
     }
 
     /// Adds a zeroed page, by its offset, for cells of this size.
     pub fn add(&mut self, size: Size, offset: u64) {
         debug_assert!(offset.is_multiple_of(PAGE));
         let (number, cells) = (offset / PAGE, (PAGE / size.bytes()) as u16);
-        let stack = &mut self.with_room[size.0 as usize];
+        let stack = &mut self.with_room[size.0 as usize % TABLE];
         // Cells that there are not count as used.
         let used = [0, 1, 2, 3].map(|w| match cells.saturating_sub(64 * w) {
             0 => u64::MAX,
             n if n < 64 => u64::MAX << n,
             _ => 0,
         });
-        let page = Page { number, size: size.0, cells, in_use: 0, at: stack.len() as u32, used, stale: [0; 4] };
+        let page =
+            Page { number, size: size.0, cells, in_use: 0, at: stack.len() as u32, last: None, used, stale: [0; 4] };
         let i = match self.unused.pop() {
             Some(i) => {
                 self.pages[i as usize] = page;
@@ -127,8 +179,20 @@ impl Small {
         self.by_number[number as usize] = i + 1;
     }
 
+    /// Gives a cell back by its offset if that changes nothing but its page; else false, and nothing is done.
+    #[inline(always)]
+    pub fn give_only(&mut self, offset: u64) -> bool {
+        let Some((i, word, bit)) = self.find(offset) else { return false };
+        let page = &mut self.pages[i as usize];
+        let stays = page.in_use > 1 || self.with_room[page.size as usize % TABLE].len() == 1;
+        if page.in_use == page.cells || !stays || !is_used(page, offset, Size(page.size), word, bit) {
+            return false;
+        }
+        page.give(word, bit);
+        true
+    }
+
     /// Gives a cell back by its offset.
-    #[inline]
     pub fn give(&mut self, offset: u64) -> Given {
         let Some((i, word, bit)) = self.find(offset) else { return Given::NotOurs };
         let page = &mut self.pages[i as usize];
@@ -136,14 +200,13 @@ impl Small {
         if !is_used(page, offset, size, word, bit) {
             return Given::NotInUse;
         }
-        page.used[word] &= !(1 << bit);
-        self.in_use -= size.bytes();
-        let stack = &mut self.with_room[page.size as usize];
-        if page.in_use == page.cells {
+        let was_full = page.in_use == page.cells;
+        page.give(word, bit);
+        let stack = &mut self.with_room[page.size as usize % TABLE];
+        if was_full {
             page.at = stack.len() as u32;
             stack.push(i);
         }
-        page.in_use -= 1;
         if page.in_use > 0 || stack.len() == 1 {
             return Given::Done;
         }
@@ -167,7 +230,7 @@ impl Small {
 
     /// Bytes of cells in use.
     pub fn in_use(&self) -> u64 {
-        self.in_use
+        self.pages.iter().map(|page| u64::from(page.in_use) * Size(page.size).bytes()).sum()
     }
 
     /// Bytes of all pages.
@@ -179,7 +242,7 @@ impl Small {
     #[inline]
     fn find(&self, offset: u64) -> Option<(u32, usize, u32)> {
         let i = self.by_number.get((offset / PAGE) as usize)?.checked_sub(1)?;
-        let cell = offset % PAGE / Size(self.pages[i as usize].size).bytes();
+        let cell = Size(self.pages[i as usize].size).cell(offset % PAGE);
         Some((i, cell as usize / 64, cell as u32 % 64))
     }
 }
@@ -194,6 +257,13 @@ fn is_used(page: &Page, offset: u64, size: Size, word: usize, bit: u32) -> bool 
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn cells_are_found_without_division() {
+        for size in (0..SIZES as u8).map(Size) {
+            assert!((0..PAGE).all(|byte| size.cell(byte) == byte / size.bytes()), "{} bytes", size.bytes());
+        }
+    }
 
     #[test]
     fn every_length_and_alignment_has_a_size_that_fits() {
@@ -239,6 +309,9 @@ mod tests {
                 }
                 held.remove(&at);
                 assert_eq!(small.is_in_use(at), Some(true));
+                if below(2) == 0 && small.give_only(at) {
+                    continue;
+                }
                 match small.give(at) {
                     Given::Emptied(page) => free.push(page),
                     given => assert_eq!(given, Given::Done),

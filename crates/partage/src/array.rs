@@ -36,13 +36,13 @@ use partage_conduit::heap::Side;
 use partage_conduit::ofi::rma::Started;
 use partage_conduit::record::Site;
 use partage_conduit::shm::bytes;
+use partage_conduit::shm::rma::Parts;
 use partage_plan::layout::{Layout, Piece, Run, Spread};
 use std::any::type_name;
 use std::cell::RefCell;
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ops::{Bound, Range, RangeBounds};
 use std::rc::Rc;
@@ -60,8 +60,11 @@ pub struct SharedArray<T> {
     /// Where every rank's part begins in its guarded half.
     pub(crate) start: u64,
     pub(crate) spread: Spread,
+    /// What can be reached of it by a copy.
+    parts: Parts<T>,
+    /// How many elements are mine.
+    pub(crate) mine: usize,
     pub(crate) slot: u16,
-    _t: PhantomData<T>,
 }
 
 impl Team {
@@ -91,8 +94,10 @@ impl Team {
         };
         let wanted = Wanted::new::<T>(&spread, room as u64, zeroed);
         let (slot, start) = self.agree_on_array(site, &wanted)?;
-        let len = spread.len();
-        Ok(SharedArray { inner: self.inner.clone(), len, start, spread, slot, _t: PhantomData })
+        let (inner, len) = (self.inner.clone(), spread.len());
+        let parts = inner.guarded.parts(start, spread.largest_part(), spread.only_member()).expect("agreed");
+        let mine = spread.part_len(inner.rank.index());
+        Ok(SharedArray { inner, len, start, spread, parts, mine, slot })
     }
 }
 
@@ -123,7 +128,7 @@ impl<T: Pod> SharedArray<T> {
 
     /// How many elements are mine.
     pub fn local_len(&self) -> usize {
-        self.part_len(self.inner.rank)
+        if self.len == 0 { 0 } else { self.mine }
     }
 
     /// How many elements are that rank's (UPC's affinity size); none of a rank that is not there.
@@ -182,7 +187,7 @@ impl<T: Pod> SharedArray<T> {
     pub fn put(&self, i: usize, value: T) {
         if i < self.len {
             let (member, k) = self.spread.locate(i);
-            if self.inner.guarded.put(At { rank: member as u32, offset: self.offset(k) }, value).is_some() {
+            if self.parts.put(member, k, value).is_some() {
                 return;
             }
         }
@@ -277,7 +282,7 @@ impl<T: Pod> SharedArray<T> {
     #[inline(always)]
     pub(crate) fn load(&self, i: usize) -> Option<T> {
         let (member, k) = self.spread.locate(i);
-        self.inner.guarded.get(At { rank: member as u32, offset: self.offset(k) })
+        self.parts.get(member, k)
     }
 
     /// Which member's part can be reached by this handle; one that has none if there is nothing to be reached.

@@ -21,6 +21,7 @@ use partage_conduit::shm::am::Reference;
 use partage_conduit::shm::rma::Reach;
 use partage_conduit::shm::segment::Exhausted;
 use partage_conduit::shm::{Seat, bytes};
+use partage_conduit::small::Size;
 use partage_conduit::sync::full_fence;
 use partage_conduit::wait::{Aborted, Step};
 use std::cell::Cell;
@@ -186,7 +187,11 @@ impl Inner {
     }
 
     /// Waits until everything that this rank has started is complete.
+    #[inline]
     pub fn quiet_at(self: &Rc<Self>, site: Site) {
+        if self.calls.is_flushed() && self.seat.is_quiet() {
+            return;
+        }
         self.flush(site);
         self.complete_far(site);
         self.unless_over(self.seat.quiet(site, || self.progress()));
@@ -256,6 +261,17 @@ impl Inner {
             Err(Failure::Outside(_) | Failure::NotAWord) => None,
             Err(Failure::Aborted) => Some(self.unless_over(Err(Aborted))),
         }
+    }
+
+    /// Frees what is another rank's, or says what is wrong.
+    #[cold]
+    #[track_caller]
+    fn free_slowly(self: &Rc<Self>, owner: Rank, offset: u64) {
+        if owner == self.rank {
+            return self.free_here(offset).unwrap_or_else(|why| panic!("{owner}: free: {why}"));
+        }
+        self.check_rank("free", owner);
+        self.free_there(owner, offset);
     }
 
     /// Frees a block of my own.
@@ -440,9 +456,15 @@ impl Job {
     #[track_caller]
     pub fn alloc_slice<T: Pod>(&self, n: usize) -> Result<GlobalPtr<T>> {
         let (len, align) = self.room::<T>("alloc_slice", n)?;
-        let offset = self.all.inner.seat.take(Half::Open, Side::Local, len, align);
-        let offset = offset.map_err(|e| self.exhausted("alloc_slice", len, e))?;
-        self.all.inner.leaks.note(offset, len, Site::here("alloc_slice"));
+        let seat = &self.all.inner.seat;
+        let offset = match Size::of(len, align).and_then(|size| seat.take_small(Half::Open, size)) {
+            Some(offset) => offset,
+            None => {
+                let offset = seat.take(Half::Open, Side::Local, len, align);
+                offset.map_err(|e| self.exhausted("alloc_slice", len, e))?
+            }
+        };
+        self.all.inner.leaks.note(offset, len, || Site::here("alloc_slice"));
         Ok(GlobalPtr::new(self.rank(), offset))
     }
 
@@ -455,14 +477,10 @@ impl Job {
             return;
         }
         let (inner, owner, offset) = (&self.all.inner, p.rank(), p.place().offset);
-        if owner == inner.rank {
-            if let Err(why) = inner.free_here(offset) {
-                panic!("{owner}: free: {why}");
-            }
-            return;
+        if owner == inner.rank && inner.seat.give_small(Half::Open, offset) {
+            return inner.leaks.forget(offset);
         }
-        inner.check_rank("free", owner);
-        inner.free_there(owner, offset);
+        inner.free_slowly(owner, offset);
     }
 
     /// Collective: allocates `n` zeroed values on every rank, at the same offset. Returns my part; `p.on(rank)` is that
@@ -479,7 +497,7 @@ impl Job {
         let agreed = self.all.meet(Tag::Call(Call::AllocAll, what), vote, move || site);
         match mine {
             Ok(offset) if agreed == offset => {
-                self.all.inner.leaks.note(offset, len, site);
+                self.all.inner.leaks.note(offset, len, || site);
                 Ok(GlobalPtr::new(self.rank(), offset))
             }
             Ok(offset) => {
@@ -550,17 +568,24 @@ impl Job {
         let _ = std::io::stdout().lock().write_all(text.as_bytes());
     }
 
+    #[inline]
     pub(crate) fn room<T>(&self, call: &str, n: usize) -> Result<(u64, u64)> {
-        let me = self.rank();
-        if align_of::<T>() > 4096 {
-            return Err(Error::config(format!("{me}: {call}: values aligned to more than a page")));
+        match n.checked_mul(size_of::<T>()) {
+            // Blocks of a cache line and more start at one.
+            Some(len) if len < 1 << 56 && align_of::<T>() <= 4096 => {
+                Ok((len as u64, (align_of::<T>() as u64).max(if len >= 64 { 64 } else { 16 })))
+            }
+            _ => Err(self.no_room(call, n, size_of::<T>(), align_of::<T>())),
         }
-        let len = n.checked_mul(size_of::<T>()).filter(|&l| l < 1 << 56);
-        let len = len.ok_or_else(|| {
-            Error::out_of_memory(format!("{me}: {call} of {n} values of {} bytes: too large", size_of::<T>()))
-        })?;
-        // Blocks of a cache line and more start at one.
-        Ok((len as u64, (align_of::<T>() as u64).max(if len >= 64 { 64 } else { 16 })))
+    }
+
+    #[cold]
+    fn no_room(&self, call: &str, n: usize, size: usize, align: usize) -> Error {
+        let me = self.rank();
+        match align {
+            0..=4096 => Error::out_of_memory(format!("{me}: {call} of {n} values of {size} bytes: too large")),
+            _ => Error::config(format!("{me}: {call}: values aligned to more than a page")),
+        }
     }
 
     #[cold]

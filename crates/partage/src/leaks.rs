@@ -19,18 +19,27 @@ impl Leaks {
         Leaks(asked.then(RefCell::default))
     }
 
-    #[inline]
-    pub fn note(&self, offset: u64, len: u64, site: Site) {
-        if let Some(all) = &self.0 {
-            all.borrow_mut().insert(offset, (len, site));
+    #[inline(always)]
+    pub fn note(&self, offset: u64, len: u64, site: impl Fn() -> Site) {
+        if self.0.is_some() {
+            self.change(offset, Some((len, site())));
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn forget(&self, offset: u64) {
-        if let Some(all) = &self.0 {
-            all.borrow_mut().remove(&offset);
+        if self.0.is_some() {
+            self.change(offset, None);
         }
+    }
+
+    #[cold]
+    fn change(&self, offset: u64, now: Option<(u64, Site)>) {
+        let mut all = self.0.as_ref().expect("asked for").borrow_mut();
+        match now {
+            Some(block) => all.insert(offset, block),
+            None => all.remove(&offset),
+        };
     }
 }
 

@@ -52,6 +52,7 @@ use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
 use partage_conduit::contract::At;
 use partage_conduit::record::Site;
+use sealed::List;
 use std::panic::Location;
 
 const _: () = assert!(MOST_ARRAYS < 1 << 14);
@@ -66,35 +67,25 @@ impl Team {
         self.may_meet(entry);
         self.inner.quiet_at(entry());
         arrays.begin();
-        self.agree(&arrays, Call::Phase, entry);
+        let list = arrays.list(List::default());
+        self.agree(&list, Call::Phase, entry);
         // SAFETY: this rank has nothing under way, the lengths of the handles are 0 on all ranks, and all ranks are in this
         // phase until they have passed the barrier below: see the module's obligations. The view does not outlive `arrays`,
         // nor, because of its lifetime, the call of `f`.
         let result = f(unsafe { arrays.view() });
-        self.agree(&arrays, Call::PhaseEnd, exit);
+        self.agree(&list, Call::PhaseEnd, exit);
         arrays.end();
         result
     }
 
     #[inline(always)]
     #[track_caller]
-    fn agree<P: Phase>(&self, arrays: &P, call: Call, site: impl Fn() -> Site + Copy) {
-        let mut list = List { entries: [(0, false); 4], count: 0 };
-        arrays.list(&mut |entry| {
-            if list.count == 4 {
-                self.meet(Tag::Call(call, Call::phase(&list.entries, true)), u64::MAX, site);
-                list.count = 0;
-            }
-            list.entries[list.count] = entry;
-            list.count += 1;
-        });
-        self.meet(Tag::Call(call, Call::phase(&list.entries[..list.count], false)), u64::MAX, site);
+    fn agree(&self, list: &List, call: Call, site: impl Fn() -> Site + Copy) {
+        for &word in &list.before {
+            self.meet(Tag::Call(call, word), u64::MAX, site);
+        }
+        self.meet(Tag::Call(call, list.word), u64::MAX, site);
     }
-}
-
-struct List {
-    entries: [(u16, bool); 4],
-    count: usize,
 }
 
 impl<T: Pod> SharedArray<T> {
@@ -172,7 +163,7 @@ impl<T: Pod> SharedArray<T> {
     /// # Safety
     /// No other access to it while the slice lives.
     unsafe fn slice_mut<'p>(&self, len: usize) -> &'p mut [T] {
-        let (n, rank) = (if len == 0 { 0 } else { self.spread.part_len(self.inner.rank.index()) }, self.inner.rank.0);
+        let (n, rank) = (if len == 0 { 0 } else { self.mine }, self.inner.rank.0);
         let p = self.inner.own_table().locate(At { rank, offset: self.start }, n * size_of::<T>());
         // SAFETY: as above, and exclusive.
         unsafe { std::slice::from_raw_parts_mut(p.expect("mine is mapped").cast(), n) }
@@ -207,12 +198,36 @@ pub trait Phase: sealed::Held {
 }
 
 mod sealed {
+    use partage_conduit::barrier::Call;
+
+    /// The arrays of a phase and their modes, in the words of its tags.
+    #[derive(Debug, Default)]
+    pub struct List {
+        /// Of arrays beyond the last four.
+        pub before: Vec<u64>,
+        pub word: u64,
+        count: u32,
+    }
+
+    impl List {
+        #[inline(always)]
+        pub fn and(mut self, slot: u16, frozen: bool) -> List {
+            if self.count == 4 {
+                self.before.push(self.word | Call::MORE);
+                (self.word, self.count) = (0, 0);
+            }
+            self.word |= Call::in_phase(slot, frozen, self.count);
+            self.count += 1;
+            self
+        }
+    }
+
     /// What every array of a phase does.
     pub trait Held {
         /// Makes the handle reach nothing.
         fn begin(&mut self);
-        /// Tells the number and whether it is frozen.
-        fn list(&self, each: &mut impl FnMut((u16, bool)));
+        /// Adds the number and whether it is frozen.
+        fn list(&self, list: List) -> List;
         /// Makes the handle reach everything again.
         fn end(&mut self);
     }
@@ -235,8 +250,8 @@ impl<T: Pod> sealed::Held for Owned<'_, T> {
         self.0.begin();
     }
     #[inline(always)]
-    fn list(&self, each: &mut impl FnMut((u16, bool))) {
-        each((self.0.array.slot, false));
+    fn list(&self, list: List) -> List {
+        list.and(self.0.array.slot, false)
     }
     fn end(&mut self) {
         self.0.end();
@@ -257,8 +272,8 @@ impl<T: Pod> sealed::Held for Frozen<'_, T> {
         self.0.begin();
     }
     #[inline(always)]
-    fn list(&self, each: &mut impl FnMut((u16, bool))) {
-        each((self.0.array.slot, true));
+    fn list(&self, list: List) -> List {
+        list.and(self.0.array.slot, true)
     }
     fn end(&mut self) {
         self.0.end();
@@ -279,8 +294,8 @@ impl<P: Phase> sealed::Held for Vec<P> {
     fn begin(&mut self) {
         self.iter_mut().for_each(P::begin);
     }
-    fn list(&self, each: &mut impl FnMut((u16, bool))) {
-        self.iter().for_each(|array| array.list(each));
+    fn list(&self, list: List) -> List {
+        self.iter().fold(list, |list, array| array.list(list))
     }
     fn end(&mut self) {
         self.iter_mut().for_each(P::end);
@@ -304,8 +319,9 @@ macro_rules! tuples {
                 $(self.$i.begin();)+
             }
             #[inline(always)]
-            fn list(&self, each: &mut impl FnMut((u16, bool))) {
-                $(self.$i.list(each);)+
+            fn list(&self, list: List) -> List {
+                $(let list = self.$i.list(list);)+
+                list
             }
             #[inline]
             fn end(&mut self) {

@@ -243,7 +243,8 @@ impl Calls {
     }
 
     /// Is no call kept back?
-    fn is_flushed(&self) -> bool {
+    #[inline(always)]
+    pub fn is_flushed(&self) -> bool {
         self.kept.get() == 0
     }
 

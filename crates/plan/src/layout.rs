@@ -328,12 +328,20 @@ impl Spread {
     /// else the answer means nothing.
     #[inline(always)]
     pub fn locate(&self, i: usize) -> (usize, usize) {
-        // Blocks: both divisions start from `i`, so that they run at the same time.
-        match &self.map {
-            &Map::Shifts { block, period } => {
+        match self.map {
+            Map::Shifts { block, members, rounds, inside } => {
                 let member = (i >> block).wrapping_add(self.layout.first) & self.members.wrapping_sub(1);
-                (member, ((i >> period) << block) | (i & !(usize::MAX << block)))
+                (member, ((i & rounds) >> members) | (i & inside))
             }
+            _ => self.locate_otherwise(i),
+        }
+    }
+
+    /// Where there is more to compute. Not in line, so that the usual case has the registers.
+    #[inline(never)]
+    fn locate_otherwise(&self, i: usize) -> (usize, usize) {
+        match &self.map {
+            // Both divisions start from `i`, so that they run at the same time.
             Map::Blocks { block, period } => {
                 let (turn, round) = (block.quotient(i), period.quotient(i));
                 let member = self.turned(turn.wrapping_sub(round.wrapping_mul(self.members)));
@@ -343,6 +351,7 @@ impl Spread {
                 let (cell, k) = bricks.locate(i);
                 (self.turned(cell), k)
             }
+            Map::Shifts { .. } => unreachable!("found in line"),
         }
     }
 
@@ -440,8 +449,9 @@ impl Spread {
 /// What is prepared for [`Spread::locate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Map {
-    /// Blocks, dealt in turns; a period is a block for every member. Where both are powers of two, their logarithms.
-    Shifts { block: u32, period: u32 },
+    /// Blocks, dealt in turns; a period is a block for every member. Where block and members are powers of two: their
+    /// logarithms, and the bits of an index that say its period and its place in the block.
+    Shifts { block: u32, members: u32, rounds: usize, inside: usize },
     /// The same, where they are not.
     Blocks { block: Divisor, period: Divisor },
     /// Tiles and bricks.
@@ -454,7 +464,12 @@ impl Map {
         let size = if members == 1 { BOUND } else { block.unwrap_or(BOUND).min(BOUND) };
         let (block, period) = (Divisor::new(size), Divisor::new(size.saturating_mul(members).min(BOUND)));
         match (block.shift(), period.shift()) {
-            (Some(block), Some(period)) if members.is_power_of_two() => Map::Shifts { block, period },
+            (Some(block), Some(period)) if members.is_power_of_two() => Map::Shifts {
+                block,
+                members: members.ilog2(),
+                rounds: usize::MAX << period,
+                inside: !(usize::MAX << block),
+            },
             _ => Map::Blocks { block, period },
         }
     }

@@ -85,13 +85,14 @@ use Limit::{Ratio, Value};
 use Mapping::{Apart, Hybrid, OwnCores, Procs, Threads};
 
 /// The figures of `bench micro`, in the order in which they are measured.
-static MICRO: [Figure; 26] = [
+static MICRO: [Figure; 27] = [
     job("put_8", 2, Procs, "ns", Ratio(1.5), ranks::put_8),
     job("get_8", 2, Procs, "ns", Ratio(1.5), ranks::get_8),
     job("put_64k", 2, Procs, "us", Ratio(1.05), ranks::put::<{ 64 << 10 }>),
     job("put_1m", 2, Procs, "us", Ratio(1.05), ranks::put::<{ 1 << 20 }>),
     job("get_1m", 2, Procs, "us", Ratio(1.05), ranks::get::<{ 1 << 20 }>),
     job("barrier_2", 2, Procs, "ns", Ratio(1.5), ranks::barrier_of_two),
+    job("barrier_with_2", 2, Procs, "ns", Limit::None, ranks::barrier_with_value),
     job("barrier_2_threads", 2, Threads, "ns", Ratio(1.5), ranks::barrier_of_two),
     job("barrier_4", 4, Procs, "us", Ratio(1.3), ranks::barrier_of_many),
     job("barrier_4_threads", 4, Threads, "us", Ratio(1.3), ranks::barrier_of_many),

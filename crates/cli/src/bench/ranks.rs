@@ -212,6 +212,20 @@ pub fn barrier_of_two(b: &Bench) -> Measured {
     )
 }
 
+/// A barrier of two that carries a value, beside one that does not, in nanoseconds.
+pub fn barrier_with_value(b: &Bench) -> Measured {
+    let mut value = 0;
+    b.compare(
+        || {
+            b.paced(WINDOW_NS, || {
+                value += 1;
+                b.job.barrier_with(value);
+            })
+        },
+        || b.paced(WINDOW_NS, || b.job.barrier()),
+    )
+}
+
 /// A barrier of more ranks than cores, in microseconds.
 pub fn barrier_of_many(b: &Bench) -> Measured {
     let (n, mut epoch) = (b.job.size(), 0);

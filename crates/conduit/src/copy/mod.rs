@@ -88,6 +88,18 @@ pub unsafe fn write(to: *mut u8, from: *const u8, len: usize) {
     unsafe { arch::copy(to, from, len) }
 }
 
+/// Zeroes a few words of shared memory.
+///
+/// # Safety
+/// `8 * words` bytes from `to`, which is a multiple of 8, are mapped shared memory to which no reference exists.
+#[inline(always)]
+pub unsafe fn zero_words(to: *mut u8, words: usize) {
+    for i in 0..words {
+        // SAFETY: passed on to the caller.
+        unsafe { arch::store_8(to.add(8 * i), 0) };
+    }
+}
+
 /// Zeroes `len` bytes of shared memory.
 ///
 /// # Safety

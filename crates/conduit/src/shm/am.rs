@@ -398,6 +398,12 @@ impl Seat {
         if quiet { Ok(()) } else { self.quiet(site, progress) }
     }
 
+    /// Is it known, without a look at others, that there is nothing to be waited for?
+    #[inline(always)]
+    pub fn is_quiet(&self) -> bool {
+        self.far.is_none() && self.outlet.not_quiet.borrow().is_empty()
+    }
+
     /// This rank's side of the network, if there is one.
     pub(crate) fn far(&self) -> Option<&ofi::Seat> {
         self.far.as_ref()

@@ -86,11 +86,10 @@ impl Node {
 
 impl Seat {
     /// Takes `len` zeroed bytes of this rank's segment; the offset.
-    #[inline]
     pub fn take(&self, half: Half, side: Side, len: u64, align: u64) -> Result<u64, Exhausted> {
         if side == Side::Local
             && let Some(size) = Size::of(len, align)
-            && let Some(offset) = self.take_small(half, size)
+            && let Some(offset) = self.take_small(half, size).or_else(|| self.take_small_of_new_page(half, size))
         {
             return Ok(offset);
         }
@@ -127,30 +126,33 @@ impl Seat {
         Ok(block)
     }
 
-    /// Takes a small block; `None` if there is no page for it.
-    #[inline]
-    fn take_small(&self, half: Half, size: Size) -> Option<u64> {
-        let small = &self.memory[half as usize].small;
-        let taken = small.borrow_mut().take(size);
-        let (offset, stale) = match taken {
-            Some(taken) => taken,
-            None => {
-                let page = self.take_with(half, Side::Local, small::PAGE, small::PAGE, true).ok()?;
-                small.borrow_mut().add(size, page);
-                small.borrow_mut().take(size)?
-            }
-        };
+    /// Takes a small block if there is a page that has room for it.
+    #[inline(always)]
+    pub fn take_small(&self, half: Half, size: Size) -> Option<u64> {
+        let (offset, stale) = self.memory[half as usize].small.borrow_mut().take(size)?;
         if stale {
-            let at = At { rank: self.rank as u32, offset };
-            let p = self.node.table(half).locate(at, size.bytes() as usize).expect("a page of the segment");
+            let (at, words) = (At { rank: self.rank as u32, offset }, size.bytes() as usize / 8);
+            let p = self.node.table(half).locate(at, 8 * words)?;
             // SAFETY: as above.
-            unsafe { copy::zero(p, size.bytes() as usize) };
+            unsafe { if words <= 16 { copy::zero_words(p, words) } else { copy::zero(p, 8 * words) } }
         }
         Some(offset)
     }
 
+    /// The same with a page more.
+    fn take_small_of_new_page(&self, half: Half, size: Size) -> Option<u64> {
+        let page = self.take_with(half, Side::Local, small::PAGE, small::PAGE, true).ok()?;
+        self.memory[half as usize].small.borrow_mut().add(size, page);
+        self.take_small(half, size)
+    }
+
+    /// Gives a small block back by its offset, if that is all there is to do.
+    #[inline(always)]
+    pub fn give_small(&self, half: Half, offset: u64) -> bool {
+        self.memory[half as usize].small.borrow_mut().give_only(offset)
+    }
+
     /// Gives a block back by its offset; false if none starts there on that side.
-    #[inline]
     pub fn give(&self, half: Half, side: Side, offset: u64) -> bool {
         if side == Side::Local {
             let given = self.memory[half as usize].small.borrow_mut().give(offset);

@@ -106,6 +106,21 @@ impl Reach {
         Some(())
     }
 
+    /// The table of the parts of an array: `count` values at this offset of every rank's segment, or of the only one's that
+    /// has some. `None` if they do not lie in segments, or are not aligned.
+    pub fn parts<T: Pod>(&self, offset: u64, count: usize, only: Option<usize>) -> Option<Parts<T>> {
+        let len = count.checked_mul(size_of::<T>())?;
+        let part = |(rank, base): (usize, &Option<NonNull<u8>>)| match base {
+            Some(_) if only.is_none_or(|only| only == rank) => {
+                let p = self.locate(At { rank: rank as u32, offset }, len)?.cast::<T>();
+                p.is_aligned().then(|| NonNull::new(p))
+            }
+            _ => Some(None),
+        };
+        let bases = self.bases.iter().enumerate().map(part).collect::<Option<_>>()?;
+        Some(Parts { bases, count, _maps: self._maps.clone() })
+    }
+
     /// Says what is wrong with an access that [`locate`](Self::locate) refuses.
     pub fn check(&self, at: At, len: usize) -> Result<(), Outside> {
         self.locate(at, len).map(|_| ()).ok_or_else(|| self.outside(at, len))
@@ -149,5 +164,43 @@ impl Reach {
             }
         }
         Ok(())
+    }
+}
+
+/// Where the parts of an array are mapped here: what a get or put of one element looks at. Every use is checked.
+#[derive(Debug)]
+pub struct Parts<T> {
+    /// By rank; none where it is not to be reached this way.
+    bases: Box<[Option<NonNull<T>>]>,
+    /// Values of each.
+    count: usize,
+    /// What the bases point into.
+    _maps: Arc<[Arc<Mapping>]>,
+}
+
+impl<T: Pod> Parts<T> {
+    #[inline(always)]
+    fn locate(&self, rank: usize, k: usize) -> Option<*mut u8> {
+        let base = (*self.bases.get(rank)?)?;
+        // SAFETY: inside the part, which lies in the mapping.
+        (k < self.count).then(|| unsafe { base.as_ptr().add(k).cast() })
+    }
+
+    /// Reads the k-th value of a rank's part; `None` if it cannot be reached.
+    #[inline(always)]
+    pub fn get(&self, rank: usize, k: usize) -> Option<T> {
+        let p = self.locate(rank, k)?;
+        // SAFETY: aligned and mapped, and whoever has this table is not used while there are references (`Reach::new`).
+        Some(unsafe { copy::load(p) })
+    }
+
+    /// Writes it.
+    #[inline(always)]
+    #[must_use]
+    pub fn put(&self, rank: usize, k: usize, value: T) -> Option<()> {
+        let p = self.locate(rank, k)?;
+        // SAFETY: as for `get`.
+        unsafe { copy::store(p, value) };
+        Some(())
     }
 }
