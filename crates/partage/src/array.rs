@@ -69,7 +69,18 @@ impl Team {
     /// of them has no room, all get the error.
     #[track_caller]
     pub fn array<T: Pod>(&self, layout: impl Into<Layout>) -> Result<SharedArray<T>> {
-        let (site, layout) = (Site::here("array"), layout.into());
+        self.array_at(Site::here("array"), layout.into(), true)
+    }
+
+    /// Collective: the same without zeroing memory that was used before. Elements have some value, nobody says which: for
+    /// large arrays that are written as a whole at once.
+    #[track_caller]
+    pub fn array_unset<T: Pod>(&self, layout: impl Into<Layout>) -> Result<SharedArray<T>> {
+        self.array_at(Site::here("array_unset"), layout.into(), false)
+    }
+
+    #[track_caller]
+    fn array_at<T: Pod>(&self, site: Site, layout: Layout, zeroed: bool) -> Result<SharedArray<T>> {
         self.may_meet(|| site);
         let me = self.inner.rank;
         let spread = layout.over(self.size()).map_err(|why| Error::config(format!("{me}: array: {why}")))?;
@@ -78,7 +89,7 @@ impl Team {
             let (n, name) = (spread.len(), type_name::<T>());
             return Err(Error::out_of_memory(format!("{me}: array of {n} elements of type {name}: too large")));
         };
-        let wanted = Wanted::new::<T>(&spread, room as u64);
+        let wanted = Wanted::new::<T>(&spread, room as u64, zeroed);
         let (slot, start) = self.agree_on_array(site, &wanted)?;
         let len = spread.len();
         Ok(SharedArray { inner: self.inner.clone(), len, start, spread, slot, _t: PhantomData })
@@ -516,6 +527,16 @@ impl<T: Pod> Cells<'_, T> {
 #[derive(Debug, Default)]
 pub(crate) struct Arrays(RefCell<Book>);
 
+impl Arrays {
+    /// The numbers of those whose handles were not dropped.
+    pub fn not_dropped(&self) -> Vec<usize> {
+        let book = self.0.borrow();
+        let dropped = |slot: usize| book.dropped.iter().chain(&book.told).any(|&d| d as usize == slot);
+        let alive = |&slot: &usize| book.slots[slot].block.is_some() && !dropped(slot);
+        (0..book.slots.len()).filter(alive).collect()
+    }
+}
+
 #[derive(Debug, Default)]
 struct Book {
     slots: Vec<Slot>,
@@ -563,19 +584,20 @@ struct Wanted {
     room: u64,
     align: u64,
     only: Option<Rank>,
+    zeroed: bool,
 }
 
 impl Wanted {
-    fn new<T>(spread: &Spread, room: u64) -> Wanted {
+    fn new<T>(spread: &Spread, room: u64, zeroed: bool) -> Wanted {
         let (align, words) = ((align_of::<T>() as u64).max(64), spread.layout().words());
         // The type's name only helps to find mistakes: elements are plain bytes.
         let mut name = DefaultHasher::new();
         type_name::<T>().hash(&mut name);
         let mut description = [0; 16];
         description[..words.len()].copy_from_slice(&words);
-        description[13..].copy_from_slice(&[size_of::<T>() as u64, align, name.finish()]);
+        description[12..].copy_from_slice(&[zeroed.into(), size_of::<T>() as u64, align, name.finish()]);
         let only = spread.only_member().map(|r| Rank(r as u32));
-        Wanted { head: words[0] << 60 | spread.len() as u64, description, room, align, only }
+        Wanted { head: words[0] << 60 | spread.len() as u64, description, room, align, only, zeroed }
     }
 
     fn hash(&self) -> u64 {
@@ -616,8 +638,8 @@ impl Team {
                 Some(only) if only != me => Ok(u64::MAX),
                 _ => inner
                     .seat
-                    .take(Half::Guarded, side, wanted.room, wanted.align)
-                    .map_err(|e| e.to_string())
+                    .take_with(Half::Guarded, side, wanted.room, wanted.align, wanted.zeroed)
+                    .map_err(|e| e.to_string()),
             }
         });
         let vote = *taken.as_ref().unwrap_or(&0);

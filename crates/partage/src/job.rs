@@ -5,6 +5,7 @@ use crate::array::Arrays;
 use crate::error::{Error, Result};
 use crate::fail;
 use crate::image::Image;
+use crate::leaks::Leaks;
 use crate::ptr::GlobalPtr;
 use crate::rpc::Calls;
 use crate::scope::Kept;
@@ -24,7 +25,7 @@ use partage_conduit::sync::full_fence;
 use partage_conduit::wait::{Aborted, Step};
 use std::cell::Cell;
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 
 /// This rank's handle to the job. It derefs to the team of all ranks, and stays on its thread.
@@ -63,6 +64,7 @@ pub(crate) struct Inner {
     pub guarded: Reach,
     pub arrays: Arrays,
     pub kept: Kept,
+    pub leaks: Leaks,
 }
 
 /// Puts, gets and atomics over active messages.
@@ -115,7 +117,7 @@ impl Inner {
         self.wait(site, || self.seat.try_request(to.index(), handler, args, payload));
     }
 
-    fn unless_over<T: Default>(&self, waited: std::result::Result<T, Aborted>) -> T {
+    pub fn unless_over<T: Default>(&self, waited: std::result::Result<T, Aborted>) -> T {
         match waited {
             Ok(value) => value,
             // In a destructor that already unwinds for that, there is nothing to wait for.
@@ -259,6 +261,7 @@ impl Inner {
     /// Frees a block of my own.
     pub fn free_here(&self, offset: u64) -> std::result::Result<(), String> {
         if self.seat.give(Half::Open, Side::Local, offset) {
+            self.leaks.forget(offset);
             return Ok(());
         }
         let p = GlobalPtr::<u8>::new(self.rank, offset);
@@ -291,7 +294,7 @@ impl Deref for Job {
 }
 
 impl Job {
-    pub(crate) fn new(seat: Seat, rank: usize, reference: bool) -> Job {
+    pub(crate) fn new(seat: Seat, rank: usize, reference: bool, leaks: bool) -> Job {
         let node = seat.node();
         let (size, serial) = (node.ranks().count(), node.serial());
         let [reach, guarded] = [Half::Open, Half::Guarded].map(|half| {
@@ -312,6 +315,7 @@ impl Job {
             guarded,
             arrays: Arrays::default(),
             kept: Kept::default(),
+            leaks: Leaks::new(leaks),
         };
         Job::of(Rc::new(inner))
     }
@@ -376,6 +380,20 @@ impl Job {
         Rank((i64::from(self.rank().0) + k).rem_euclid(self.size() as i64) as u32)
     }
 
+    /// The indices of the range that are mine if they are dealt out one by one: UPC's forall by integer affinity.
+    ///
+    /// ```
+    /// partage::test(3, |job| {
+    ///     let mine: Vec<usize> = job.forall(1..8).collect();
+    ///     assert_eq!(mine, [vec![3, 6], vec![1, 4, 7], vec![2, 5]][job.rank().index()]);
+    /// });
+    /// ```
+    pub fn forall(&self, range: Range<usize>) -> impl ExactSizeIterator<Item = usize> + Clone + use<> {
+        let (me, size) = (self.rank().index(), self.size());
+        let first = range.start.saturating_add((me + size - range.start % size) % size);
+        (first..range.end).step_by(size)
+    }
+
     /// How far away `r` is.
     #[track_caller]
     pub fn distance(&self, r: Rank) -> Distance {
@@ -424,6 +442,7 @@ impl Job {
         let (len, align) = self.room::<T>("alloc_slice", n)?;
         let offset = self.all.inner.seat.take(Half::Open, Side::Local, len, align);
         let offset = offset.map_err(|e| self.exhausted("alloc_slice", len, e))?;
+        self.all.inner.leaks.note(offset, len, Site::here("alloc_slice"));
         Ok(GlobalPtr::new(self.rank(), offset))
     }
 
@@ -459,7 +478,10 @@ impl Job {
         let what = len << Call::ALIGN_BITS | u64::from(align.ilog2());
         let agreed = self.all.meet(Tag::Call(Call::AllocAll, what), vote, move || site);
         match mine {
-            Ok(offset) if agreed == offset => Ok(GlobalPtr::new(self.rank(), offset)),
+            Ok(offset) if agreed == offset => {
+                self.all.inner.leaks.note(offset, len, site);
+                Ok(GlobalPtr::new(self.rank(), offset))
+            }
             Ok(offset) => {
                 self.all.inner.seat.give(Half::Open, Side::Symmetric, offset);
                 let me = self.rank();
@@ -481,6 +503,7 @@ impl Job {
         }
         self.all.meet(Tag::Call(Call::FreeAll, offset), u64::MAX, move || site);
         if !p.is_null() {
+            self.all.inner.leaks.forget(offset);
             self.all.inner.seat.give(Half::Open, Side::Symmetric, offset);
         }
     }
@@ -527,7 +550,7 @@ impl Job {
         let _ = std::io::stdout().lock().write_all(text.as_bytes());
     }
 
-    fn room<T>(&self, call: &str, n: usize) -> Result<(u64, u64)> {
+    pub(crate) fn room<T>(&self, call: &str, n: usize) -> Result<(u64, u64)> {
         let me = self.rank();
         if align_of::<T>() > 4096 {
             return Err(Error::config(format!("{me}: {call}: values aligned to more than a page")));

@@ -30,6 +30,7 @@ pub mod am;
 pub mod array;
 #[deny(unsafe_code)]
 pub mod atomic;
+pub mod block;
 #[deny(unsafe_code)]
 pub mod error;
 #[deny(unsafe_code)]
@@ -39,6 +40,8 @@ mod image;
 pub mod job;
 #[deny(unsafe_code)]
 pub mod launcher;
+#[deny(unsafe_code)]
+mod leaks;
 #[cfg(doctest)]
 mod misuse;
 pub mod phase;
@@ -65,11 +68,12 @@ pub use start::{Launch, Outcome, run, test};
 /// What a program needs: `use partage::prelude::*;`
 pub mod prelude {
     pub use crate::array::SharedArray;
+    pub use crate::block::BlockPtr;
     pub use crate::job::{Distance, Job};
     pub use crate::ptr::GlobalPtr;
     pub use crate::rpc::Dist;
     pub use crate::scope::Event;
-    pub use partage_plan::layout::Layout;
     pub use crate::team::{Rank, Team, TeamRank};
     pub use crate::{Pod, Zeroable};
+    pub use partage_plan::layout::Layout;
 }

@@ -22,7 +22,7 @@
 //! ```
 
 use crate::job::{Inner, Job};
-use crate::scope::Transfer;
+use crate::scope::{Event, Transfer};
 use crate::team::Rank;
 use bytemuck::{Pod, Zeroable};
 use partage_conduit::contract::At;
@@ -221,6 +221,35 @@ impl<T: Pod> GlobalPtr<T> {
         if !self.is_aligned() || far().is_none() {
             self.refuse(job, call, src.len())
         }
+    }
+
+    /// Starts reading `n` values into memory of the runtime's; waiting for the event gives it. It may be dropped or forgotten.
+    #[track_caller]
+    pub fn fetch(self, job: &Job, n: usize) -> Event<'static, Vec<T>> {
+        let mut values = vec![T::zeroed(); n];
+        let started = self.start_get(job, "fetch", &mut values);
+        Event::owned(started, values)
+    }
+
+    /// Starts writing all of `values`. Returns when the program may go on, not when they have arrived: local and remote
+    /// completion are two things here. The runtime has the buffer meanwhile and waiting for the event gives it back; an
+    /// event that is dropped or forgotten is completed by [`quiet`](Job::quiet), as are all.
+    ///
+    /// ```
+    /// partage::test(2, |job| {
+    ///     let there = job.alloc_all::<u64>(4).unwrap().on(job.neighbor(1));
+    ///     for i in 0..4 {
+    ///         drop(there.add(i).store(job, vec![i as u64]));          // many under way
+    ///     }
+    ///     job.quiet();                                                // all have arrived
+    ///     assert_eq!(there.fetch(job, 4).wait(), [0, 1, 2, 3]);
+    ///     # job.barrier();
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn store(self, job: &Job, values: Vec<T>) -> Event<'static, Vec<T>> {
+        let started = self.start_put(job, "store", &values);
+        Event::owned(started, values)
     }
 
     /// Starts writing all of `src`: what is not complete then, which `src` must live longer than.

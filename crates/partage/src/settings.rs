@@ -17,11 +17,15 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 19] = [
+const TABLE: [(&str, &str, &str); 20] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
-    ("PARTAGE_SEGMENT", "all memory", "size of each rank's segment, e.g. 512M or 8G: address space, not memory"),
+    (
+        "PARTAGE_SEGMENT",
+        "all memory",
+        "size of each rank's heaps, open and guarded, e.g. 512M or 8G: address space, not memory",
+    ),
     ("PARTAGE_HUGE", "auto", "huge pages for segments: auto (where they can be had) or never"),
     ("PARTAGE_BIND", "none", "core: bind each rank to one core; `partage run --bind` sets it"),
     ("PARTAGE_WAIT", "auto", "waiting: auto, own (ranks have a core each: spin) or shared (yield)"),
@@ -31,6 +35,7 @@ const TABLE: [(&str, &str, &str); 19] = [
         "0",
         "1: puts, gets and atomics go by active messages, as on a conduit that has nothing better",
     ),
+    ("PARTAGE_LEAKS", "0", "1: ranks say at the end which memory they have not freed, and where it was allocated"),
     ("PARTAGE_HANG_AFTER", "never", "seconds of waiting in one call after which a report says where the ranks are"),
     ("PARTAGE_TIMEOUT", "never", "seconds after which a job is ended, with that report"),
     ("PARTAGE_TEST", "threads", "how partage::test runs ranks: threads, procs, or procs=N processes"),
@@ -84,6 +89,7 @@ pub(crate) struct Settings {
     pub own_cores: Option<bool>,
     pub radix: Option<usize>,
     pub reference: bool,
+    pub leaks: bool,
     pub node: Option<String>,
     pub provider: Option<String>,
     pub interface: Option<String>,
@@ -121,8 +127,8 @@ impl Settings {
         let segment = match get("PARTAGE_SEGMENT") {
             None => None,
             Some(v) => {
-                let n = size(&v).filter(|n| (4 << 20..=1 << 44).contains(n));
-                Some(n.ok_or_else(|| bad("PARTAGE_SEGMENT", &v, "a size from 4M to 16T, such as 512M or 8G"))?)
+                let n = size(&v).filter(|n| (4 << 20..=1 << 43).contains(n));
+                Some(n.ok_or_else(|| bad("PARTAGE_SEGMENT", &v, "a size from 4M to 8T, such as 512M or 8G"))?)
             }
         };
         let test_procs = match get("PARTAGE_TEST").as_deref() {
@@ -149,6 +155,7 @@ impl Settings {
             own_cores: one_of("PARTAGE_WAIT", &["auto", "own", "shared"])?.filter(|&i| i > 0).map(|i| i == 1),
             radix,
             reference: one_of("PARTAGE_REFERENCE", &["0", "1"])? == Some(1),
+            leaks: one_of("PARTAGE_LEAKS", &["0", "1"])? == Some(1),
             node: get("PARTAGE_NODE").filter(|node| !node.is_empty()),
             provider: get("PARTAGE_PROVIDER"),
             interface: get("PARTAGE_INTERFACE"),

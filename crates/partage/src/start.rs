@@ -179,9 +179,9 @@ impl Launch {
         };
         let watching = watching.start(node.clone());
         let fate = if processes > 1 { Fate::Exit } else { fate };
-        let reference = settings.reference;
+        let (reference, leaks) = (settings.reference, settings.leaks);
         let serving = Serving::start(&node).map_err(Error::start)?;
-        let crew = Crew { node: node.clone(), site, fate, reference, body, first_failure: Arc::default() };
+        let crew = Crew { node: node.clone(), site, fate, reference, leaks, body, first_failure: Arc::default() };
         let results = crew.work();
         if node.net().is_some() && crew.first_failure.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
             // What this process sent last may not have left it, and others may still need it to.
@@ -271,6 +271,7 @@ struct Crew<'f, F> {
     site: Site,
     fate: Fate,
     reference: bool,
+    leaks: bool,
     body: &'f F,
     first_failure: Arc<Mutex<Option<String>>>,
 }
@@ -309,7 +310,7 @@ impl<F> Crew<'_, F> {
             first_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(line.into());
             node.abort(fail::PANICKED as u32);
         });
-        let job = Job::new(self.node.seat(r), r, self.reference);
+        let job = Job::new(self.node.seat(r), r, self.reference, self.leaks);
         // A rank that starts late, when the job has been aborted, finds out at its first wait.
         let result = catch_unwind(AssertUnwindSafe(|| {
             let result = (self.body)(&job);
@@ -322,6 +323,7 @@ impl<F> Crew<'_, F> {
         match result.map_err(fail::unwound) {
             Ok(Ok(value)) => {
                 self.node.record(r).ended();
+                job.report_leaks();
                 return Some(value);
             }
             Ok(Err(text)) => self.failed(r, 1, &format!("failed: {text}")),

@@ -161,6 +161,11 @@ impl Layout {
         Ok(Spread { layout: self, len, members, map })
     }
 
+    /// The member that has the first block.
+    pub fn first(&self) -> usize {
+        self.first
+    }
+
     /// All that it says, in words: two layouts are equal if these are.
     pub fn words(&self) -> [u64; 9] {
         let (kind, [a, b, c]) = match self.shape {

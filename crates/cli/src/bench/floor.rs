@@ -290,6 +290,48 @@ impl Places {
 
 const OFFSET: u64 = (1 << 44) - 1;
 
+/// A block-cyclic array by hand, in blocks of 8: bases, shifts and a check.
+pub struct Cyclic {
+    bases: Vec<*const u64>,
+    len: usize,
+    /// Logarithm of the ranks, which are a power of two.
+    ranks: u32,
+}
+
+impl Cyclic {
+    /// Over `block`, which has the parts of `len` values on every rank.
+    pub fn new(job: &Job, block: GlobalPtr<u64>, len: usize) -> Cyclic {
+        let part = len / job.size();
+        assert!(job.size().is_power_of_two() && len.is_multiple_of(8 * job.size()));
+        let bases = job.ranks().map(|r| raw(job, block.on(r).cast(), 8 * part).cast_const().cast()).collect();
+        Cyclic { bases, len, ranks: job.size().ilog2() }
+    }
+
+    /// Adds up the elements of these indices.
+    #[inline(never)]
+    pub fn get(&self, indices: &[usize]) -> u64 {
+        indices.iter().fold(0, |sum: u64, &i| {
+            assert!(i < self.len);
+            let (rank, k) = ((i >> 3) & ((1 << self.ranks) - 1), ((i >> (3 + self.ranks)) << 3) | (i & 7));
+            // SAFETY: an element of the array, which no rank writes to meanwhile.
+            sum.wrapping_add(unsafe { self.bases[rank].add(k).read_volatile() })
+        })
+    }
+}
+
+/// `malloc` and `free` of a zeroed block of so many bytes, `times` times.
+#[inline(never)]
+pub fn malloc_free(len: usize, times: usize) {
+    for _ in 0..times {
+        // SAFETY: what was allocated is freed, once, and written to in between, inside.
+        unsafe {
+            let p = libc::malloc(black_box(len));
+            libc::memset(p, 0, len);
+            libc::free(black_box(p));
+        }
+    }
+}
+
 /// Copies `src` to `dst`, `times` times.
 #[inline(never)]
 pub fn copy_out(job: &Job, dst: GlobalPtr<u8>, src: &[u8], times: usize) {

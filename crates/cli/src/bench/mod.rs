@@ -1,7 +1,7 @@
 //! `partage bench`: every figure beside its floor, which is the same thing done by hand in the same run.
 //!
-//! * [`MICRO`], [`AM`], [`NETWORK`]: what is measured, on how many ranks, and what it may be.
-//! * [`ranks`], [`am`], [`network`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand.
+//! * [`MICRO`], [`MEMORY`], [`AM`], [`NETWORK`]: what is measured, on how many ranks, and what it may be.
+//! * [`ranks`], [`memory`], [`am`], [`network`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand.
 //! * [`measure`]: which rounds count, and what is made of them.
 //!
 //! The driver launches this program again for each figure, as the ranks of a job; rank 0 leaves its result in a file. It
@@ -10,6 +10,7 @@
 mod am;
 mod floor;
 mod measure;
+mod memory;
 mod network;
 mod ranks;
 mod wire;
@@ -34,6 +35,8 @@ pub enum What {
     /// One figure is measured only if `--only` names it: `cold_build`, which compiles the library from its sources with
     /// cargo.
     Micro(Options),
+    /// Arrays, phases, pointers, allocation, each beside the same by hand
+    Memory(Options),
     /// Active messages and calls, each beside raw rings in the same memory
     Am(Options),
     /// Puts, gets and messages between processes that share no memory, each beside libfabric by hand
@@ -44,6 +47,7 @@ impl What {
     fn group(self) -> (&'static [Figure], Options) {
         match self {
             What::Micro(options) => (&MICRO, options),
+            What::Memory(options) => (&MEMORY, options),
             What::Am(options) => (&AM, options),
             What::Network(options) => (&NETWORK, options),
         }
@@ -108,6 +112,20 @@ static MICRO: [Figure; 26] = [
     driver("start_16_threads", Value(0.010), |out| embedded(out).map(|(inside, _)| inside)),
     driver("start_16_threads_program", Limit::None, |out| embedded(out).map(|(_, whole)| whole)),
     driver(COLD_BUILD, Value(60.0), cold_build).most(1),
+];
+
+/// Those of `bench memory`.
+static MEMORY: [Figure; 10] = [
+    job("phase_local_loop", 2, Procs, "ns", Ratio(1.02), memory::local_loop),
+    job("gptr_get_8", 2, Procs, "ns", Ratio(1.5), ranks::get_8),
+    job("gptr_put_8", 2, Procs, "ns", Ratio(1.5), ranks::put_8),
+    job("array_get_cyclic", 2, Procs, "ns", Ratio(1.5), memory::get_cyclic),
+    job("phase_enter_exit_2", 2, Procs, "ns", Ratio(2.5), memory::phase),
+    job("phase_enter_exit_2_threads", 2, Threads, "ns", Limit::None, memory::phase),
+    job("alloc_array_1m", 2, Procs, "ns", Ratio(20.0), memory::alloc_unset),
+    job("alloc_array_1m_zeroed", 2, Procs, "ns", Limit::None, memory::alloc_zeroed),
+    job("alloc_array_1m_fresh", 2, Procs, "ns", Limit::None, memory::alloc_fresh),
+    job("local_alloc_free_64", 2, Procs, "ns", Ratio(2.0), memory::local_alloc_free),
 ];
 
 /// Those of `bench am`.
@@ -508,7 +526,7 @@ pub fn rank(options: RankOptions) -> i32 {
             }
         }
         name => {
-            let figure = MICRO.iter().chain(&AM).chain(&NETWORK).find(|f| f.name == name);
+            let figure = MICRO.iter().chain(&MEMORY).chain(&AM).chain(&NETWORK).find(|f| f.name == name);
             let Some(How::Job { what, mapping, .. }) = figure.map(|f| f.how) else {
                 eprintln!("partage: no job measures {name}");
                 return 2;
@@ -546,7 +564,7 @@ mod tests {
 
     #[test]
     fn figures_have_names_of_their_own() {
-        let mut names: Vec<&str> = MICRO.iter().chain(&AM).chain(&NETWORK).map(|f| f.name).collect();
+        let mut names: Vec<&str> = MICRO.iter().chain(&MEMORY).chain(&AM).chain(&NETWORK).map(|f| f.name).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|two| two[0] != two[1]));
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Round trips of one look at the hand-off, and looks of which the median is taken.
 const PINGS: (u64, usize) = (300, 9);
 /// How long barriers are repeated for one sample.
-const WINDOW_NS: u64 = 5_000_000;
+pub const WINDOW_NS: u64 = 5_000_000;
 /// The same where a foreign load takes turns with the ranks, in slices of milliseconds.
 const LONG_WINDOW_NS: u64 = 200_000_000;
 /// Barriers between two looks at the clock.
@@ -96,7 +96,7 @@ impl<'j> Bench<'j> {
     }
 
     /// Nanoseconds per `meet`, which waits for all ranks, repeated for `window` nanoseconds.
-    fn paced(&self, window: u64, mut meet: impl FnMut()) -> f64 {
+    pub fn paced(&self, window: u64, mut meet: impl FnMut()) -> f64 {
         let over = &self.board.over.0;
         if self.me == 0 {
             over.store(0, Relaxed);
@@ -118,7 +118,7 @@ impl<'j> Bench<'j> {
     }
 
     /// Nanoseconds of each of `times` repetitions, on rank 0.
-    fn timed(&self, times: usize, mut what: impl FnMut()) -> f64 {
+    pub fn timed(&self, times: usize, mut what: impl FnMut()) -> f64 {
         let start = now_ns();
         if self.me == 0 {
             what();

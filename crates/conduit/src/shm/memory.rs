@@ -15,7 +15,7 @@ use super::{Node, Seat, segments_at};
 use crate::am::{Arrival, Handler};
 use crate::contract::{At, Conduit, Half};
 use crate::copy;
-use crate::heap::{Heaps, Side};
+use crate::heap::{Block, Heaps, Side};
 use crate::record::Site;
 use crate::reference;
 use crate::wait::Aborted;
@@ -84,6 +84,23 @@ impl Node {
 impl Seat {
     /// Takes `len` zeroed bytes of this rank's segment; the offset.
     pub fn take(&self, half: Half, side: Side, len: u64, align: u64) -> Result<u64, Exhausted> {
+        self.take_with(half, side, len, align, true)
+    }
+
+    /// The same; without zeroing what was used before unless it is asked for.
+    pub fn take_with(&self, half: Half, side: Side, len: u64, align: u64, zeroed: bool) -> Result<u64, Exhausted> {
+        let block = self.take_as_it_is(half, side, len, align)?;
+        if zeroed && !block.stale.is_empty() {
+            let at = At { rank: self.rank as u32, offset: block.stale.start };
+            let len = (block.stale.end - block.stale.start) as usize;
+            let p = self.node.table(half).locate(at, len).expect("heaps stay inside the segment");
+            // SAFETY: inside this rank's segment, in a block that nobody has, so no reference into it exists.
+            unsafe { copy::zero(p, len) };
+        }
+        Ok(block.range.start)
+    }
+
+    fn take_as_it_is(&self, half: Half, side: Side, len: u64, align: u64) -> Result<Block, Exhausted> {
         let memory = &self.memory[half as usize];
         let mut heaps = memory.heaps.borrow_mut();
         let Some(block) = heaps.take(side, len, align) else {
@@ -97,14 +114,7 @@ impl Seat {
             committed.set(committed.get().min(have));
             return Err(e);
         }
-        if !block.stale.is_empty() {
-            let at = At { rank: self.rank as u32, offset: block.stale.start };
-            let len = (block.stale.end - block.stale.start) as usize;
-            let p = self.node.table(half).locate(at, len).expect("heaps stay inside the segment");
-            // SAFETY: inside this rank's segment, in a block that nobody has, so no reference into it exists.
-            unsafe { copy::zero(p, len) };
-        }
-        Ok(block.range.start)
+        Ok(block)
     }
 
     /// Gives a block back by its offset; false if none starts there on that side.
@@ -212,8 +222,15 @@ struct Granted {
 }
 
 impl Seat {
-    /// Takes `len` zeroed bytes at one offset of the windows of all ranks; waits for their processes to serve it.
-    pub fn take_blocks(&self, site: Site, len: u64, align: u64) -> Result<Result<u64, String>, Aborted> {
+    /// Takes `len` zeroed bytes at one offset of the windows of all ranks, of which these need them; waits for their
+    /// processes to serve it.
+    pub fn take_blocks(
+        &self,
+        site: Site,
+        len: u64,
+        align: u64,
+        ranks: impl Iterator<Item = u32>,
+    ) -> Result<Result<u64, String>, Aborted> {
         let granted = self.ask_for_blocks(site, Wanted { len: len.max(1), align_or_start: align })?;
         if granted.start == 0 {
             let why = Exhausted::Segment { largest: granted.largest };
@@ -221,10 +238,12 @@ impl Seat {
         }
         let (begun, landing) = (self.landing().count(), self.landing());
         landing.write(&[]);
-        for rank in 0..self.node.ranks.count() as u32 {
+        let mut asked = 0;
+        for rank in ranks {
             self.request(site, rank, reference::COMMIT, &granted, &[])?;
+            asked += 1;
         }
-        self.wait(site, || landing.count() == begun + self.node.ranks.count() as u64)?;
+        self.wait(site, || landing.count() == begun + asked)?;
         let why = String::from_utf8_lossy(&landing.all()).into_owned();
         if why.is_empty() {
             return Ok(Ok(granted.start));
@@ -238,9 +257,9 @@ impl Seat {
         Ok(self.ask_for_blocks(site, Wanted { len: 0, align_or_start: offset })?.start != 0)
     }
 
-    /// Does this offset lie in the window?
-    pub fn in_window(&self, offset: u64) -> bool {
-        offset >= self.node.segment
+    /// Bytes of the window in use; in the process of rank 0.
+    pub fn blocks_in_use(&self) -> u64 {
+        self.node.window.blocks().in_use()
     }
 
     fn ask_for_blocks(&self, site: Site, wanted: Wanted) -> Result<Granted, Aborted> {
@@ -358,7 +377,7 @@ mod tests {
     fn blocks_lie_at_one_offset_of_all_ranks() {
         let node = Arc::new(Node::attach(&config(3), &mut Alone).unwrap());
         let (seats, site) = ([0, 1, 2].map(|r| node.seat(r)), Site::here("test"));
-        let take = |r: usize, len| seats[r].take_blocks(site, len, 64).unwrap();
+        let take = |r: usize, len| seats[r].take_blocks(site, len, 64, 0..3).unwrap();
         let holds = |at, len: u64, v: u64| {
             (0..3).all(|rank| (0..len / 8).all(|i| node.reach().get(At { rank, offset: at + 8 * i }) == Some(v)))
         };
