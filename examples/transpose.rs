@@ -24,9 +24,8 @@ fn main() {
 
 fn transpose(job: &Job, a: &mut SharedArray<f64>, t: &mut SharedArray<f64>) {
     let mut row = [0.0; B];
-    let my_blocks = (job.rank().index()..N / B).step_by(job.size());
     job.phase((a.frozen(), t.owned()), |(a, t)| {
-        for (block, i) in t.chunks_exact_mut(B * N).zip(my_blocks) {
+        for (block, i) in t.chunks_exact_mut(B * N).zip(job.forall(0..N / B)) {
             for j in 0..N {
                 a.get_slice(j * N + i * B, &mut row); // a row of tile (j / B, i): a column of my block
                 (0..B).for_each(|k| block[k * N + j] = row[k]);

@@ -221,7 +221,7 @@ fn addrfield() {
 fn affinitysize() {
     for (n, block, ranks) in (0..40).flat_map(|n| (0..7).flat_map(move |b| (1..6).map(move |t| (n, b, t)))) {
         let mut counted = vec![0; ranks];
-        (0..n).for_each(|i| counted[if block == 0 { 0 } else { i / block % ranks }] += 1);
+        (0..n).for_each(|i: usize| counted[i.checked_div(block).map_or(0, |turn| turn % ranks)] += 1);
         let spread = Layout::block_cyclic(n, block).over(ranks).unwrap();
         let sizes: Vec<usize> = (0..ranks).map(|r| spread.part_len(r)).collect();
         assert_eq!(sizes, counted, "{n} in blocks of {block} over {ranks}");
