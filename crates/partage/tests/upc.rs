@@ -425,7 +425,7 @@ fn definite_block() {
 #[test]
 fn indefinite_block() {
     partage::test(3, |job| {
-        assert_eq!(owners(job, Layout::on(0usize, 7)), [0; 7]);
+        assert_eq!(owners(job, Layout::on(TeamRank(0), 7)), [0; 7]);
         assert_eq!(owners(job, Layout::block_cyclic(7, 0)), [0; 7]);
     });
 }
@@ -500,7 +500,7 @@ fn stepping() {
 #[test]
 fn stepping_in_an_indefinite_block() {
     partage::test(3, |job| {
-        let a = job.alloc_blocks_all::<u32>(Layout::on(1usize, 40)).unwrap();
+        let a = job.alloc_blocks_all::<u32>(Layout::on(TeamRank(1), 40)).unwrap();
         let p = a.offset(job, 30).offset(job, -5);
         assert_eq!((p.rank(), p.phase(), p.addrfield()), (Rank(1), 0, a.addrfield() + 100));
         assert_eq!((p.distance(job, a), a.distance(job, p)), (25, -25));
