@@ -1,12 +1,14 @@
 //! Barriers between the ranks of a node, blocking or split, with a tag that must agree and a value that is reduced.
 //!
 //! One arrival carries a [`Tag`] and a number (`aux`). When all have arrived every rank gets the same [`Verdict`]: the
-//! smallest `aux`, or the first two ranks whose tags disagree. Plain barriers pay nothing for tags that are not there.
+//! smallest `aux`, or the first two ranks whose tags disagree. Plain barriers pay nothing for tags that are not there, and
+//! two ranks pay nothing for tags that are.
 //!
 //! # Shapes
-//! * Two ranks: a pair of words in one cache line. Each rank writes its own and reads the other's, so that one line goes
-//!   to and fro and the last to come finds both in it. The other may already have written its next arrival while this
-//!   rank still waits for the last one (it cannot be two ahead), so a word speaks of two epochs.
+//! * Two ranks: a pair of words in one cache line, with their tags. Each rank writes its own and reads the other's, so that
+//!   one line goes to and fro and the last to come finds all in it. The other may already have written its next arrival
+//!   while this rank still waits for the last one (it cannot be two ahead), so a word speaks of two epochs. Only numbers
+//!   to reduce lie elsewhere, in the ranks' slots.
 //! * More: counters in a tree of radix k. The last to arrive at a counter resets it and goes on to its parent; the
 //!   last at the root compares the tags, if there are any, and stores the release word that all others watch. Nobody
 //!   has to make progress for anybody else: after `arrive` a rank may compute as long as it likes. Radix ≥ n is the
@@ -158,9 +160,9 @@ impl fmt::Display for Tag {
 /// How ranks met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Met {
-    /// Nobody came with a tag or a value: there is no more to say.
+    /// All came with the same tag and nothing to reduce: there is no more to say.
     Bare,
-    /// Somebody did: ask for the [`verdict`](Barrier::verdict).
+    /// Perhaps not: ask for the [`verdict`](Barrier::verdict).
     WithDetails,
 }
 
@@ -179,11 +181,42 @@ struct Details {
 #[derive(Debug, Default)]
 pub struct Slot([Details; 2]);
 
-/// The arrivals of two ranks in one cache line: epoch times four, plus two if this arrival has details, plus one if the
-/// one before it had.
+/// The arrivals of two ranks in one cache line.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
-pub struct Pair([AtomicU64; 2]);
+pub struct Pair([Side; 2]);
+
+/// One rank's arrival and the one before it.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Side {
+    /// The epoch, then a byte for the arrival before it and one for it: the kind of its tag, and whether there is a number
+    /// to reduce in the slot ([`REDUCED`]).
+    word: AtomicU64,
+    /// The values of the tags of even and odd epochs.
+    values: [AtomicU64; 2],
+}
+
+const REDUCED: u64 = 0x80;
+
+impl Side {
+    /// Its byte for this epoch, to which it has come.
+    #[inline(always)]
+    fn at(&self, epoch: u64) -> u64 {
+        let word = self.word.load(Relaxed);
+        (if word >> 16 == epoch { word } else { word >> 8 }) & 0xff
+    }
+
+    #[inline(always)]
+    fn has_come(&self, epoch: u64) -> bool {
+        self.word.load(Acquire) >> 16 >= epoch
+    }
+
+    /// The tag of this epoch.
+    fn tag(&self, epoch: u64) -> Tag {
+        Tag::decode(self.at(epoch) & !REDUCED, self.values[epoch as usize % 2].load(Relaxed))
+    }
+}
 
 /// Arrivals of one group: the low half counts them, the high half those with a tag.
 #[repr(C, align(64))]
@@ -238,8 +271,8 @@ pub struct Barrier<P> {
     shape: usize,
     epoch: Cell<u64>,
     pair: PairOfMine,
-    /// Did my last arrival have details?
-    had_details: Cell<bool>,
+    /// The byte of my last arrival at a pair.
+    last: Cell<u64>,
     /// From my group's counter to the root: index and number of arrivals expected there.
     path: Vec<(u32, u32)>,
     /// By number on this node: the rank of the job. Empty: the same.
@@ -259,8 +292,8 @@ impl<P> fmt::Debug for Barrier<P> {
 /// What the hot path of two ranks touches, found once: my word, the other's, the other's bell.
 #[derive(Debug)]
 struct PairOfMine {
-    mine: *const AtomicU64,
-    other: *const AtomicU64,
+    mine: *const Side,
+    other: *const Side,
     bell: *const Bell,
 }
 
@@ -279,6 +312,12 @@ impl Arrived {
     fn is_bare(self) -> bool {
         self.tag == Tag::Plain && self.aux == u64::MAX
     }
+
+    /// What a pair's word says of it.
+    #[inline(always)]
+    fn byte(self) -> u64 {
+        self.tag.encode().0 | if self.aux == u64::MAX { 0 } else { REDUCED }
+    }
 }
 
 impl<P: Places> Barrier<P> {
@@ -294,10 +333,10 @@ impl<P: Places> Barrier<P> {
             (first, members) = (first + groups, groups);
         }
         let (a, b) = (me % 2, (me + 1) % 2);
-        let words = &places.pair().0;
-        let pair = PairOfMine { mine: &words[a], other: &words[b], bell: places.bell(if n == 2 { b } else { me }) };
-        let (epoch, had_details, names, beyond) = Default::default();
-        Barrier { places, me, n, shape: n, epoch, pair, had_details, path, names, beyond }
+        let sides = &places.pair().0;
+        let pair = PairOfMine { mine: &sides[a], other: &sides[b], bell: places.bell(if n == 2 { b } else { me }) };
+        let (epoch, last, names, beyond) = Default::default();
+        Barrier { places, me, n, shape: n, epoch, pair, last, path, names, beyond }
     }
 
     /// The same on one of several nodes: `names` are the job's numbers of its ranks, and `beyond` is told when all of them
@@ -330,7 +369,7 @@ impl<P: Places> Barrier<P> {
     pub fn test(&self, arrived: &Arrived) -> bool {
         match self.shape {
             1 => true,
-            2 => self.other().load(Acquire) >> 2 >= arrived.epoch,
+            2 => self.other().has_come(arrived.epoch),
             _ => self.places.release().word.load(Acquire) >> 2 >= arrived.epoch,
         }
     }
@@ -353,9 +392,10 @@ impl<P: Places> Barrier<P> {
         let bare = match self.shape {
             2 => {
                 let other = self.other();
-                waiter.until(site, move || step(other.load(Acquire) >> 2 >= epoch))?;
-                let word = other.load(Relaxed);
-                arrived.is_bare() && word & if word >> 2 == epoch { 2 } else { 1 } == 0
+                waiter.until(site, move || step(other.has_come(epoch)))?;
+                let (byte, value) = (arrived.byte(), arrived.tag.encode().1);
+                let same = || value == other.values[epoch as usize % 2].load(Relaxed);
+                byte & REDUCED == 0 && other.at(epoch) == byte && (byte == 0 || same())
             }
             1 => arrived.is_bare(),
             _ => {
@@ -379,26 +419,33 @@ impl<P: Places> Barrier<P> {
 
     #[inline(always)]
     fn arrive_pair(&self, a: Arrived) {
-        let details = self.write_details(a);
-        let before = self.had_details.get();
-        if before != details {
-            self.had_details.set(details);
-        }
-        let word = a.epoch << 2 | u64::from(details) << 1 | u64::from(before);
         // SAFETY: addresses of places, which `self` owns and which stay where they are (`Places`).
         let (mine, bell) = unsafe { (&*self.pair.mine, &*self.pair.bell) };
-        mine.store(word, Release);
+        let (byte, before) = (a.byte(), self.last.get());
+        if byte != 0 {
+            mine.values[a.epoch as usize % 2].store(a.tag.encode().1, Relaxed);
+        }
+        if byte & REDUCED != 0 {
+            self.write_slot(a);
+        }
+        if byte != before {
+            self.last.set(byte);
+        }
+        mine.word.store(a.epoch << 16 | before << 8 | byte, Release);
         bell.ring();
     }
 
     #[inline(always)]
-    fn other(&self) -> &AtomicU64 {
+    fn other(&self) -> &Side {
         // SAFETY: as in `arrive_pair`.
         unsafe { &*self.pair.other }
     }
 
     fn verdict_of_pair(&self, a: Arrived) -> Verdict {
-        let (tag, aux) = self.details(1 - self.me, a.epoch);
+        let other = self.other();
+        let reduced = other.at(a.epoch) & REDUCED != 0;
+        let aux = if reduced { self.details(1 - self.me, a.epoch).1 } else { u64::MAX };
+        let tag = other.tag(a.epoch);
         if a.tag.agrees(tag) {
             let agreed = if a.tag == Tag::Plain { tag } else { a.tag };
             return Verdict::Agreed { aux: a.aux.min(aux), tag: agreed };
@@ -559,7 +606,7 @@ mod testing {
     pub fn meet<P: Places>(b: &Barrier<P>, w: &Waiter<'_>, tag: Tag, aux: u64) -> Verdict {
         let arrived = b.arrive(tag, aux);
         match b.wait(arrived, w, || Site::here("barrier"), || false).unwrap() {
-            Met::Bare => Verdict::Agreed { aux: u64::MAX, tag: Tag::Plain },
+            Met::Bare => Verdict::Agreed { aux: u64::MAX, tag },
             Met::WithDetails => b.verdict(arrived),
         }
     }
@@ -677,6 +724,22 @@ mod tests {
     }
 
     #[test]
+    fn equal_tags_need_no_more_words() {
+        for (n, radix) in SHAPES {
+            ranks(n, radix, |r, meet| {
+                for i in 0..300u64 {
+                    let tag = [Tag::Value(i), Tag::Call(Call::Phase, i / 2), Tag::Plain, Tag::Exit][i as usize % 4];
+                    assert_eq!(meet(tag, u64::MAX), Verdict::Agreed { aux: u64::MAX, tag });
+                    if n > 1 && i % 5 == 0 {
+                        let tag = Tag::Call(Call::Phase, if r == 0 { i } else { i + 1 });
+                        assert!(matches!(meet(tag, u64::MAX), Verdict::Disagreed([(0, _), (1, _)])));
+                    }
+                }
+            });
+        }
+    }
+
+    #[test]
     fn tags_survive_their_encoding() {
         for t in [Tag::Plain, Tag::Value(0), Tag::Value(u64::MAX), Tag::Exit, Tag::Call(Call::FreeAll, 3)] {
             let (kind, value) = t.encode();
@@ -753,6 +816,30 @@ mod models {
     #[test]
     fn loom_tree_three() {
         meet(3, 2, 1);
+    }
+
+    #[test]
+    fn loom_pair_with_tags() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = model.preemption_bound.or(Some(2));
+        model.check(|| {
+            let heap = Arc::new(Heap::new(2));
+            // The same, different values, something to reduce: each round's words are not the next one's.
+            let side = |heap: Arc<Heap>, r: usize| {
+                let b = Barrier::new(&*heap, r, 2, 0);
+                let w = super::testing::waiter(&heap, r, Cores::Own);
+                let meet = |tag, aux| super::testing::meet(&b, &w, tag, aux);
+                let tag = Tag::Call(Call::Phase, 9);
+                assert_eq!(meet(tag, u64::MAX), Verdict::Agreed { aux: u64::MAX, tag });
+                let ours = |r: usize| Tag::Call(Call::Phase, 3 + r as u64);
+                assert_eq!(meet(ours(r), u64::MAX), Verdict::Disagreed([(0, ours(0)), (1, ours(1))]));
+                assert_eq!(meet(tag, 5 + r as u64), Verdict::Agreed { aux: 5, tag });
+            };
+            let h = heap.clone();
+            let t = loom::thread::spawn(move || side(h, 1));
+            side(heap, 0);
+            t.join().unwrap();
+        });
     }
 
     #[test]

@@ -3,7 +3,6 @@
 //! * [`contract`]: what every conduit promises, in words and as a trait; [`mod@reference`]: its provided part.
 //! * [`am`]: active messages as handlers see them; [`ring`] and [`pool`]: how they travel on a node.
 //! * [`shm`]: ranks of one node, through memory that all of them map.
-//! * [`ofi`]: ranks of different nodes, through libfabric.
 //! * [`ofi`]: ranks of different nodes, through libfabric; [`ranks`]: who is where.
 //! * [`wait`], [`barrier`], [`meeting`], [`record`]: waiting, meeting on a node and between nodes, and saying where one waits. Protocols over atomics that may
 //!   lie in shared memory or, in a model, on the heap.
@@ -33,6 +32,7 @@ pub mod reference;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod shm;
+pub mod small;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod topology;

@@ -49,7 +49,7 @@ use partage_conduit::contract::Conduit;
 use partage_conduit::pool::LARGE;
 use partage_conduit::record::Site;
 use partage_conduit::reference::PIECE;
-use partage_conduit::shm::am::Letter;
+use partage_conduit::shm::letters::Letter;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::any::{Any, type_name};

@@ -19,13 +19,14 @@
 //! kept until the others have come. Handlers run after that, possibly at the same time as later ones.
 
 use super::endpoint::{Context, Desc, Posted};
+use super::letters::{FarLetter, FarLetters};
 use super::{Net, Seat, raise};
 use crate::am::{ARGS, Arrival, Body, Way};
 use crate::meeting::{Digest, ROUNDS};
 use crate::pool::LARGE;
 use crate::ranks::Ranks;
 use crate::record::Site;
-use crate::shm::am::{AM, CALL, FarLetter};
+use crate::shm::mail::{AM, CALL};
 use crate::shm::{self, Node};
 use crate::wait::{Aborted, Step};
 use bytemuck::{Pod, Zeroable, bytes_of};
@@ -33,6 +34,7 @@ use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
 
 /// Messages of one net that a rank may have under way to a process.
 pub const WINDOW: u32 = 128;
@@ -40,6 +42,8 @@ pub const WINDOW: u32 = 128;
 pub const LONGEST: usize = size_of::<Head>() + ARGS + LARGE;
 /// Receive buffers. What comes when all are in use waits in the network.
 pub(super) const BUFFERS: usize = 64;
+/// How long a provider may take to accept them all.
+pub(super) const POSTING: Duration = Duration::from_secs(10);
 /// Bounce buffers.
 pub(super) const BOUNCES: usize = 64;
 /// Longer ones are not injected whatever the provider takes.
@@ -82,13 +86,15 @@ pub(super) struct Desk {
     got: [Box<[AtomicU32]>; 2],
     /// How often the rank has looked.
     pub polls: AtomicU64,
+    /// Calls to it, and results of its own.
+    pub letters: FarLetters,
 }
 
 impl Desk {
     pub fn new(processes: usize, ranks: usize) -> Desk {
         let counts = |n| (0..n).map(|_| AtomicU32::new(0)).collect();
         let both = || [counts(processes), counts(ranks)];
-        Desk { silent: both(), got: both(), polls: AtomicU64::new(0) }
+        Desk { silent: both(), got: both(), polls: AtomicU64::new(0), letters: FarLetters::default() }
     }
 
     fn over(&self, net: usize, whose: usize) -> u32 {
@@ -158,15 +164,33 @@ impl Bounce {
 }
 
 impl Net {
-    /// Posts all receive buffers.
-    pub(super) fn post_all(&self) -> Result<(), String> {
-        while !self.idle_buffers.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+    /// Posts all receive buffers, before anybody sends.
+    pub(super) fn post_all(&self, patience: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + patience;
+        loop {
             self.post_buffers();
+            let idle = self.idle_count.load(Relaxed);
             if let Some(why) = self.why_broken() {
                 return Err(why);
             }
+            if idle == 0 {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!(
+                    "fi_recvmsg: {} took {} of {BUFFERS} receive buffers within {} s; PARTAGE_PROVIDER chooses another \
+                     provider, and fi_info -e shows the variables that limit this one",
+                    self.endpoint.provider(),
+                    BUFFERS - idle,
+                    patience.as_secs_f64()
+                ));
+            }
+            // Some providers make room when they are looked at; nothing is under way that could complete.
+            if let Err(broken) = self.endpoint.poll(&mut []) {
+                self.broke(&broken.to_string());
+            }
+            std::thread::sleep(Duration::from_micros(200));
         }
-        Ok(())
     }
 
     /// Posts the receive buffers that nobody uses.
@@ -440,8 +464,7 @@ impl Net {
                     self.was_told(node.ranks(), CALL, target, source, head.number);
                 }
                 let letter = FarLetter { source, kind: head.handler, args: args.to_vec(), payload: payload.to_vec() };
-                node.far_letters(target).push(head.kind == RESULT, letter);
-                node.ring(node.ranks().near(target));
+                self.leave_letter(node, target, head.kind == RESULT, letter);
                 None
             }
             _ => Some(message),
@@ -627,6 +650,8 @@ impl Seat {
 
 #[cfg(test)]
 mod tests {
+    use super::super::endpoint::{Asked, Endpoint};
+    use super::super::{Hello, Settings};
     use super::*;
 
     /// What bytes say, they have; whatever they are.
@@ -661,6 +686,29 @@ mod tests {
             }
         }
         assert!(read > 1000 && refused > 1000, "{read} were read, {refused} refused");
+    }
+
+    /// Alone among two processes; the other is not there.
+    fn alone() -> Option<Net> {
+        if let Err(why) = Endpoint::version() {
+            println!("SKIPPED: {why}");
+            return None;
+        }
+        let provider = std::env::var("PARTAGE_PROVIDER").ok();
+        let asked = Asked { provider, source: Some("127.0.0.1".into()), ..Asked::default() };
+        let (ranks, hello) = (Ranks::new(&[1, 1], &[0, 1], 0), Hello { nonce: 1, keys: 0 });
+        let (peers, addresses) = (vec![None; 2], vec![String::new(); 2].into());
+        Some(Net::new(Endpoint::open(&asked).unwrap(), peers, addresses, hello, (&ranks, 1 << 30), Settings::default()))
+    }
+
+    #[test]
+    fn a_provider_that_takes_no_buffers_is_found_out() {
+        let Some(mut net) = alone() else { return };
+        net.endpoint.refuse_receives();
+        let why = net.post_all(Duration::from_millis(30)).unwrap_err();
+        assert!(why.contains("took 0 of 64 receive buffers within 0.03 s") && !why.contains('\n'), "{why}");
+        let Some(net) = alone() else { return };
+        assert_eq!(net.post_all(POSTING), Ok(()));
     }
 
     #[test]

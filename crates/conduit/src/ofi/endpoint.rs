@@ -243,6 +243,21 @@ impl Endpoint {
         Ok(Endpoint { opened: Arc::new(o), name, inject_size, takes_many: asked.min_multi_recv > 0 })
     }
 
+    /// From here on there is no room for any receive buffer.
+    #[cfg(test)]
+    pub(super) fn refuse_receives(&mut self) {
+        unsafe extern "C" fn refuse(_: *mut fid_ep, _: *const fi_msg, _: u64) -> isize {
+            -FI_EAGAIN
+        }
+        // SAFETY: an open endpoint that nobody else uses; what it calls from here on is the same but for one function, and
+        // stays.
+        unsafe {
+            let ops = Box::leak(Box::new((*self.opened.ep).msg.read()));
+            ops.recvmsg = refuse;
+            (*self.opened.ep).msg = ops;
+        }
+    }
+
     /// The version of the library that was found.
     pub fn version() -> Result<String, String> {
         fi::library().map(|library| fi::text_of(library.version))

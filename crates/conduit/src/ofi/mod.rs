@@ -3,8 +3,9 @@
 //! A process has one endpoint, for all its ranks. `Net::attach` opens it, tells the others its address and greets them,
 //! so that hosts that cannot reach each other are found out at the start. [`Seat`] is one rank's side.
 //!
-//! * [`am`]: messages, their credits and their ends; [`rma`]: puts and gets; [`segment`]: which memory the network knows;
-//!   [`progress`]: who looks at the completion queue, and when. Atomics go by messages (see [`crate::reference`]).
+//! * [`am`]: messages, their credits and their ends; [`letters`]: calls and results until their rank takes them; [`rma`]:
+//!   puts and gets; [`segment`]: which memory the network knows; [`progress`]: who looks at the completion queue, and when.
+//!   Atomics go by messages (see [`crate::reference`]).
 //! * [`endpoint`]: libfabric's objects, typed, without policy; `fi`: what is called of the library.
 //!
 //! # What it asks of a provider
@@ -18,6 +19,7 @@
 pub mod am;
 pub mod endpoint;
 mod fi;
+pub mod letters;
 pub mod progress;
 pub mod rma;
 pub mod segment;
@@ -213,6 +215,7 @@ pub struct Seat {
     puts: Cell<u64>,
     gets: Cell<u64>,
     looks: Cell<u32>,
+    turns: letters::Turns,
 }
 
 /// What the processes of several nodes tell each other.
@@ -232,8 +235,8 @@ impl Net {
         exchange: &mut dyn Exchange,
     ) -> Result<Net, String> {
         let me = node.ranks().process();
-        let host = || node.host_of(node.mine().start).0.to_string();
-        let opened = Net::open(settings, whereabouts, me).map_err(|why| format!("process {me} (on {}): {why}", host()));
+        let here = |why: String| format!("process {me} (on {}): {why}", node.host_of(node.mine().start).0);
+        let opened = Net::open(settings, whereabouts, me).map_err(here);
         let random = || {
             use std::hash::{BuildHasher, RandomState};
             RandomState::new().hash_one(std::process::id())
@@ -265,9 +268,10 @@ impl Net {
             }
         }
         let addresses = parts.iter().map(|(_, rest)| endpoint.text_of(&rest[1..])).collect();
-        let net = Net::new(endpoint, peers, addresses, parts[0].0, node, settings.clone());
+        let place = (node.ranks(), node.segment());
+        let net = Net::new(endpoint, peers, addresses, parts[0].0, place, settings.clone());
         // Nobody greets before all listen.
-        let why = wrong.or_else(|| net.post_all().err()).unwrap_or_default();
+        let why = wrong.or_else(|| net.post_all(am::POSTING).err()).map(here).unwrap_or_default();
         let outcomes = exchange.all_gather(why.as_bytes())?;
         match outcomes.into_iter().find(|why| !why.is_empty()) {
             Some(why) => Err(String::from_utf8_lossy(&why).into_owned()),
@@ -297,10 +301,10 @@ impl Net {
         peers: Vec<Option<Peer>>,
         addresses: Box<[String]>,
         hello: Hello,
-        node: &Node,
+        (ranks, segment): (&Ranks, u64),
         settings: Settings,
     ) -> Net {
-        let (processes, count, mine) = (peers.len(), node.ranks().count(), node.mine());
+        let (processes, count, mine) = (peers.len(), ranks.count(), ranks.mine());
         Net {
             endpoint,
             peers: peers.into(),
@@ -308,7 +312,7 @@ impl Net {
             greeted: (0..processes).map(|_| AtomicBool::new(false)).collect(),
             nonce: hello.nonce as u32,
             keys: hello.keys,
-            segment: node.segment(),
+            segment,
             desks: mine.clone().map(|_| Desk::new(processes, count)).collect(),
             ops: (0..mine.len()).map(Ops::new).collect(),
             accounts: (0..count * (1 + mine.len())).map(|_| Account::default()).collect(),
@@ -407,7 +411,7 @@ impl Seat {
         let numbers = [0, 1].map(|_| zeros(net.peers.len()));
         let sent = [zeros(net.peers.len()), zeros(ranks.count())];
         let listed = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(false)).collect());
-        let (total, started, bytes, puts, gets, looks, not_quiet) = Default::default();
+        let (total, started, bytes, puts, gets, looks, turns, not_quiet) = Default::default();
         Seat {
             i: rank - ranks.mine().start,
             rank,
@@ -421,6 +425,7 @@ impl Seat {
             puts,
             gets,
             looks,
+            turns,
         }
     }
 

@@ -4,52 +4,31 @@
 //!
 //! To a rank of the same process a request runs in line, on the sender's thread; its reply too. To another process it goes
 //! through the target's [ring](crate::ring), its payload through a buffer of the sender's [pool] unless both
-//! fit into a slot.
-//!
-//! # Nets
-//! There are two, each with a queue for requests and one for replies, so that a reply never stands behind requests:
-//! * [`AM`]: handlers of the table, served by any thread of the target's process;
-//! * [`CALL`]: taken by the target rank's own thread only, also from ranks of the same process, for whoever is above this
-//!   crate to make sense of.
-//!
-//! # Memory
-//! Each rank has an *area* after the control area of its process's file: four rings, what it counts for each source, and
-//! four pools, one per ring: calls and results are not always taken, so requests and replies must not wait for their
-//! buffers. Only touched pages exist. Rings have as many slots as all sources' windows need together, at least
-//! 1024; what grows with the square of the ranks of a node is some 50 bytes for each pair, half of them shared (and, with
-//! hundreds of ranks, slots).
+//! fit into a slot ([`super::mail`] has both). Calls and results are messages too, by another net ([`super::letters`]).
 //!
 //! # Replies never wait
 //! Their slots are certain (see [`crate::ring`]). If no buffer of the replier's pool is free, because those to whom it
 //! has replied do not read, the payload is kept on the heap until one is. When a rank keeps 64 replies of handlers it takes
 //! no requests until some have gone; it still takes replies, so those who wait for one get it.
 
-use crate::am::{Arrival, BESIDE, Body, Handler, IN_BUFFER, INLINE, Landing, Table, Way};
+use crate::am::{Arrival, BESIDE, Body, Handler, IN_BUFFER, INLINE, Landing, Way};
 use crate::contract::{At, Atomic, Conduit, Failure, Half};
 use crate::copy;
 use crate::ofi::{self, Net};
-use crate::pool::{self, Buffer, Pool};
+use crate::pool::{self, Pool};
 use crate::ranks::{FAR, Ranks};
 use crate::record::Site;
 use crate::reference;
-use crate::ring::{Account, BATCH, Batch, Credit, Got, Head, Inlet, Message, Ring, Shown, Slot, Tail, WORDS};
-use crate::shm::control::MOST_RANKS;
+use crate::ring::{Credit, Got, Head, Ring, Shown, WORDS};
+use crate::shm::mail::{AM, CALL, Kept, Letterbox, Mail, NETS};
 use crate::shm::progress::{Helper, Rest};
 use crate::shm::{Node, Seat};
 use crate::sync::{full_fence, ticks_per_us};
 use crate::wait::{Aborted, Bell, Step};
 use bytemuck::{Pod, bytes_of, bytes_of_mut};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-use std::sync::{Mutex, PoisonError};
-
-/// Requests and replies of handlers.
-pub const AM: usize = 0;
-/// Calls and results, for the target's own thread.
-pub const CALL: usize = 1;
-const NETS: usize = 2;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::*;
 
 /// Nothing, aligned.
 const EMPTY: &[u8] = {
@@ -57,239 +36,6 @@ const EMPTY: &[u8] = {
     // SAFETY: no bytes.
     unsafe { std::slice::from_raw_parts(NOTHING.as_ptr().cast(), 0) }
 };
-
-/// Slots of a ring, at least and at most.
-const FEWEST: usize = 1024;
-const MOST: usize = 2 << 16;
-
-// The area of a rank.
-const SHOWN: usize = 4096;
-const ACCOUNTS: usize = SHOWN + NETS * (MOST_RANKS + 1) * size_of::<Shown>();
-const RINGS: usize = ACCOUNTS + NETS * (MOST_RANKS + 1) * size_of::<Account>();
-const POOLS: usize = RINGS + 2 * NETS * MOST * size_of::<Slot>();
-/// Which pool: those of the nets' requests come first, then those of their replies.
-pub(super) const OF_REPLIES: usize = NETS;
-/// A kilobyte more than pages: a payload that is copied from one pool to another does not meet itself at the same place of
-/// a page.
-const POOL_STRIDE: usize = pool::LEN.next_multiple_of(4096) + 1024;
-/// Bytes of a rank's area: a multiple of a huge page, with room for the skew.
-pub const AREA: usize = (POOLS + 2 * NETS * POOL_STRIDE + 4096).next_multiple_of(2 << 20);
-
-/// Where in its area a rank's things begin, so that those of all ranks do not fall into the same sets of a cache.
-pub fn skew(rank: usize) -> usize {
-    rank % 64 * 64
-}
-
-const _: () = assert!(SHOWN.is_multiple_of(64) && ACCOUNTS.is_multiple_of(64) && RINGS.is_multiple_of(64));
-const _: () = assert!(2 * NETS * size_of::<Tail>() <= SHOWN);
-
-/// The messages of one process: where all ranks of the node are reached, and the queues of its own.
-#[derive(Debug)]
-pub(super) struct Mail {
-    pub(super) peers: Box<[Peer]>,
-    pub(super) boxes: Box<[Letterbox]>,
-    pub(super) first: usize,
-    pub(super) window: u32,
-    /// Has this process one rank only?
-    pub(super) solo: bool,
-    pub(super) table: Table,
-}
-
-/// A rank of the node as others reach it.
-#[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) requests: [Ring; NETS],
-    pub(super) replies: [Ring; NETS],
-    pub(super) area: *mut u8,
-    pub(super) bell: *const Bell,
-    /// Is it of this process?
-    pub(super) here: bool,
-}
-
-/// A rank of this process as its messages find it.
-#[derive(Debug)]
-pub(super) struct Letterbox {
-    pub(super) requests: [Inlet; NETS],
-    pub(super) replies: [Inlet; NETS],
-    /// Replies that have come, by who replied.
-    pub(super) got: [Box<[Got]>; NETS],
-    /// Buffers of its replies.
-    pub(super) pools: [Pool; NETS],
-    /// Replies for which there was no buffer, and how many.
-    pub(super) kept: [Mutex<VecDeque<Kept>>; NETS],
-    pub(super) kept_count: [AtomicUsize; NETS],
-    pub(super) landing: Landing,
-    pub(super) far: FarLetters,
-    /// Has its thread taken its seat?
-    pub(super) seated: AtomicBool,
-}
-
-impl Letterbox {
-    /// Has nothing arrived, and is nothing kept?
-    #[inline(always)]
-    pub(super) fn is_idle(&self) -> bool {
-        // All of them, without asking one after the other.
-        let [a, b] = [&self.replies, &self.requests].map(|i| i[AM].is_empty() & i[CALL].is_empty());
-        let kept = self.kept_count[AM].load(Relaxed) | self.kept_count[CALL].load(Relaxed);
-        a & b & (kept | self.far.count.load(Relaxed) == 0)
-    }
-}
-
-/// Calls and results from other nodes, which their rank's own thread takes.
-#[derive(Debug, Default)]
-pub(crate) struct FarLetters {
-    /// Of both kinds.
-    count: AtomicUsize,
-    queues: [Mutex<VecDeque<FarLetter>>; 2],
-}
-
-/// One of them.
-#[derive(Debug)]
-pub(crate) struct FarLetter {
-    pub source: usize,
-    pub kind: u16,
-    pub args: Vec<u8>,
-    pub payload: Vec<u8>,
-}
-
-impl FarLetters {
-    /// What comes from one rank is pushed in the order in which it was sent.
-    pub fn push(&self, result: bool, letter: FarLetter) {
-        let mut queue = self.queues[usize::from(result)].lock().unwrap_or_else(PoisonError::into_inner);
-        queue.push_back(letter);
-        self.count.fetch_add(1, Release);
-    }
-
-    fn pop(&self, result: bool) -> Option<FarLetter> {
-        if self.count.load(Relaxed) == 0 {
-            return None;
-        }
-        let letter = self.queues[usize::from(result)].lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
-        self.count.fetch_sub(1, Relaxed);
-        Some(letter)
-    }
-}
-
-/// A reply that waits for a buffer.
-#[derive(Debug)]
-pub(super) struct Kept {
-    to: usize,
-    handler: u16,
-    args: Vec<u8>,
-    payload: Vec<u8>,
-}
-
-// SAFETY: addresses of shared memory that the node keeps mapped; everything reached through them is an atomic, or a
-// buffer with one user at a time.
-unsafe impl Send for Mail {}
-// SAFETY: as above.
-unsafe impl Sync for Mail {}
-
-impl Mail {
-    /// # Safety
-    /// For each rank of the node its area, zeroed at first, its bell, and whether it is of this process; those of this
-    /// process begin at rank `first`. All stay mapped as long as this value.
-    pub unsafe fn new(ranks: Vec<(*mut u8, *const Bell, bool)>, first: usize) -> Mail {
-        let n = ranks.len();
-        let slots = (16 * n).next_power_of_two().clamp(FEWEST, MOST);
-        let window = (slots / n) as u32;
-        // Two processes of one rank: each has one thread to send to the other.
-        let two_processes = n == 2 && ranks.iter().filter(|r| r.2).count() == 1;
-        let peer = |(area, bell, here): (*mut u8, *const Bell, bool)| {
-            // SAFETY: inside the area, by the constants above; tails and slots are on lines.
-            let ring = |i: usize| unsafe {
-                let tail = area.add(i * size_of::<Tail>()).cast();
-                Ring::new(tail, area.add(RINGS + i * MOST * size_of::<Slot>()).cast(), slots)
-            };
-            // A rank calls itself through its queue too, but sends it no messages.
-            let of_am = |i: usize| ring(i).with_one_sender(two_processes);
-            Peer { requests: [of_am(0), ring(1)], replies: [of_am(2), ring(3)], area, bell, here }
-        };
-        let peers: Box<[Peer]> = ranks.into_iter().map(peer).collect();
-        // Calls are taken by their rank's own thread, handlers' messages by all of the process.
-        let solo = peers.iter().filter(|p| p.here).count() == 1;
-        let inlets = |rings: [Ring; NETS]| [Inlet::new(rings[AM], solo), Inlet::new(rings[CALL], true)];
-        let letterbox = |peer: &Peer| Letterbox {
-            requests: inlets(peer.requests),
-            replies: inlets(peer.replies),
-            got: [0, 1].map(|_| (0..n).map(|_| Got::default()).collect()),
-            // SAFETY: inside the area, which is zeroed at first and stays.
-            pools: [AM, CALL].map(|net| unsafe { Pool::new(peer.pool(OF_REPLIES + net), n) }),
-            kept: Default::default(),
-            kept_count: Default::default(),
-            landing: Landing::default(),
-            far: FarLetters::default(),
-            seated: AtomicBool::new(false),
-        };
-        let boxes = peers.iter().filter(|p| p.here).map(letterbox).collect();
-        Mail { peers, boxes, first, window, solo, table: Table::new() }
-    }
-
-    /// Has this process several ranks, and messages from other processes?
-    pub fn can_help(&self) -> bool {
-        !self.solo && self.boxes.len() < self.peers.len()
-    }
-
-    #[inline(always)]
-    pub(super) fn letterbox(&self, rank: usize) -> &Letterbox {
-        &self.boxes[rank - self.first]
-    }
-
-    /// The buffer of a message from `owner`.
-    #[inline(always)]
-    pub(super) fn find(&self, owner: usize, which: usize, word: u64) -> Option<(Buffer, usize)> {
-        let (place, len) = ((word >> 32) as u32, word as u32 as usize);
-        // SAFETY: a pool of an area (`new`).
-        unsafe { Buffer::find(self.peers[owner].pool(which), place, len) }.map(|b| (b, len))
-    }
-
-    /// Gives a buffer back, for which its owner may wait.
-    #[inline(always)]
-    fn give(&self, owner: usize, buffer: Buffer) {
-        buffer.give();
-        self.peers[owner].bell().ring();
-    }
-
-    /// Counts requests of `source` to `target` that have ended without a reply.
-    #[inline(always)]
-    pub(super) fn ended(&self, net: usize, target: usize, source: usize, n: u32) {
-        let peer = &self.peers[target];
-        if peer.account(net, source).ended(n, peer.shown(net, source), self.window) {
-            self.peers[source].bell().ring_after_fence();
-        }
-    }
-}
-
-impl Peer {
-    /// What this rank shows to `source`.
-    #[inline(always)]
-    fn shown(&self, net: usize, source: usize) -> &Shown {
-        debug_assert!(source <= MOST_RANKS);
-        // SAFETY: inside the area; atomics.
-        unsafe { &*self.area.add(SHOWN).cast::<Shown>().add(net * (MOST_RANKS + 1) + source) }
-    }
-
-    /// What this rank counts for `source`.
-    #[inline(always)]
-    fn account(&self, net: usize, source: usize) -> &Account {
-        debug_assert!(source <= MOST_RANKS);
-        // SAFETY: as above.
-        unsafe { &*self.area.add(ACCOUNTS).cast::<Account>().add(net * (MOST_RANKS + 1) + source) }
-    }
-
-    /// The start of one of this rank's pools.
-    #[inline(always)]
-    fn pool(&self, which: usize) -> *mut u8 {
-        // SAFETY: inside the area.
-        unsafe { self.area.add(POOLS + which * POOL_STRIDE) }
-    }
-
-    #[inline(always)]
-    pub(super) fn bell(&self) -> &Bell {
-        // SAFETY: stays mapped (`Mail::new`).
-        unsafe { &*self.bell }
-    }
-}
 
 /// A message as a slot, its payload in a buffer where it does not fit; `None` if there is no buffer.
 #[inline(always)]
@@ -338,19 +84,6 @@ fn pack_in_buffer(
     Some((Head::new(source, handler, IN_BUFFER), words, WORDS))
 }
 
-/// Gives a buffer back when its message has ended, however it ends.
-pub(super) struct Lent<'n> {
-    pub(super) mail: &'n Mail,
-    pub(super) owner: usize,
-    pub(super) buffer: Buffer,
-}
-
-impl Drop for Lent<'_> {
-    fn drop(&mut self) {
-        self.mail.give(self.owner, self.buffer);
-    }
-}
-
 impl Node {
     /// Gives a handler its number in this process; false if another has it or there is no such number.
     pub fn set_handler(&self, number: u16, handler: &'static dyn Handler) -> bool {
@@ -365,11 +98,6 @@ impl Node {
     /// Wakes a near rank if it sleeps.
     pub(crate) fn ring(&self, near: usize) {
         self.mail.peers[near].bell().ring();
-    }
-
-    /// The letters from other nodes for a rank of this process.
-    pub(crate) fn far_letters(&self, rank: usize) -> &FarLetters {
-        &self.mail.letterbox(self.ranks.near(rank)).far
     }
 
     /// The handler with this number.
@@ -415,7 +143,7 @@ impl Node {
 
     /// From a near rank to another.
     #[inline(always)]
-    fn answer(&self, net: usize, from: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) {
+    pub(super) fn answer(&self, net: usize, from: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) {
         let letterbox = self.mail.letterbox(from);
         match pack((from, to), handler, args, payload, &letterbox.pools[net]) {
             Some(packed) => {
@@ -472,7 +200,7 @@ pub(super) struct Route {
     bell: *const Bell,
     shown: *const Shown,
     got: *const Got,
-    credit: Credit,
+    pub(super) credit: Credit,
     /// Is it among those that are not quiet?
     listed: Cell<bool>,
     /// Is it of this process?
@@ -485,7 +213,7 @@ impl Route {
         unsafe { &*self.shown }
     }
 
-    fn got(&self) -> &Got {
+    pub(super) fn got(&self) -> &Got {
         // SAFETY: of a letterbox of the node, which does not move.
         unsafe { &*self.got }
     }
@@ -501,7 +229,7 @@ impl Route {
 pub(super) struct Outlet {
     pub(super) own: *const Letterbox,
     /// By rank of the job: its number on this node.
-    near: Box<[u32]>,
+    pub(super) near: Box<[u32]>,
     /// By near rank.
     pub(super) routes: [Box<[Route]>; NETS],
     /// Net and target of all routes that may not be quiet.
@@ -512,8 +240,6 @@ pub(super) struct Outlet {
     pub(super) rest: Rest,
     pub(super) can_help: bool,
     pub(super) ticks_per_us: u64,
-    /// Whose turn it is, of letters from this node and from others.
-    turn: Cell<bool>,
     pub(super) total: Cell<u64>,
     pub(super) in_line: Cell<u64>,
 }
@@ -554,56 +280,9 @@ impl Outlet {
             rest: Rest::default(),
             can_help: mail.can_help(),
             ticks_per_us: ticks_per_us(),
-            turn: Cell::new(false),
             total: Cell::new(0),
             in_line: Cell::new(0),
         }
-    }
-}
-
-/// A message of the [`CALL`] net, taken by its target's own thread. Its buffer goes back when this is dropped.
-pub struct Letter<'s> {
-    source: usize,
-    body: LetterBody<'s>,
-    node: &'s Node,
-    target: usize,
-}
-
-enum LetterBody<'s> {
-    Near(Message, Option<(Lent<'s>, usize)>),
-    Far(FarLetter),
-}
-
-impl std::fmt::Debug for Letter<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "a letter from rank {} to rank {}", self.source, self.target)
-    }
-}
-
-impl Letter<'_> {
-    /// Who sent it.
-    pub fn source(&self) -> usize {
-        self.source
-    }
-
-    /// What it is, as the sender said.
-    pub fn kind(&self) -> u16 {
-        match &self.body {
-            LetterBody::Near(message, _) => message.head.handler(),
-            LetterBody::Far(letter) => letter.kind,
-        }
-    }
-
-    /// Arguments and payload.
-    #[inline(always)]
-    pub fn open<A: Pod>(&self) -> (A, &[u8]) {
-        let body = match &self.body {
-            LetterBody::Near(message, buffer) => {
-                Body::Taken(message, buffer.as_ref().map(|(lent, len)| (lent.buffer, *len)))
-            }
-            LetterBody::Far(letter) => Body::Here(&letter.args, &letter.payload),
-        };
-        Arrival::new(self.node, self.target, self.source, body, Way::None).open()
     }
 }
 
@@ -625,14 +304,8 @@ impl Seat {
         self.try_send(AM, to, handler, args, payload)
     }
 
-    /// Sends a call if there is room, to any rank.
     #[inline(always)]
-    pub fn try_call<A: Pod>(&self, to: usize, kind: u16, args: &A, payload: &[u8]) -> bool {
-        self.try_send(CALL, to, kind, bytes_of(args), payload)
-    }
-
-    #[inline(always)]
-    fn try_send(&self, net: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) -> bool {
+    pub(super) fn try_send(&self, net: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) -> bool {
         let outlet = &self.outlet;
         let near = outlet.near[to] as usize;
         let Some(route) = outlet.routes[net].get(near) else {
@@ -673,91 +346,6 @@ impl Seat {
     pub(super) fn own_letterbox(&self) -> &Letterbox {
         // SAFETY: one of the node's, which this seat keeps; they do not move.
         unsafe { &*self.outlet.own }
-    }
-
-    /// The next call for this rank, or the next result.
-    #[inline(always)]
-    pub fn next_letter(&self, result: bool) -> Option<Letter<'_>> {
-        let letterbox = self.own_letterbox();
-        let inlet = if result { &letterbox.replies[CALL] } else { &letterbox.requests[CALL] };
-        let letterbox = self.own_letterbox();
-        // In turn where there are both: neither may starve the other.
-        let turn = letterbox.far.count.load(Relaxed) > 0 && self.outlet.turn.replace(!self.outlet.turn.get());
-        if (inlet.is_empty() || turn)
-            && let Some(letter) = self.take_far_letter(result)
-        {
-            return Some(letter);
-        }
-        if inlet.is_empty() { None } else { self.take_letter(inlet, result) }
-    }
-
-    #[inline(always)]
-    fn take_far_letter(&self, result: bool) -> Option<Letter<'_>> {
-        let letter = self.own_letterbox().far.pop(result)?;
-        Some(Letter { source: letter.source, body: LetterBody::Far(letter), node: &self.node, target: self.rank })
-    }
-
-    #[inline]
-    fn take_letter(&self, inlet: &Inlet, result: bool) -> Option<Letter<'_>> {
-        let mut batch: Batch = [MaybeUninit::uninit(); BATCH];
-        let &message = inlet.take(&mut batch, 1).first()?;
-        let (node, mail, source) = (&*self.node, &self.node.mail, message.head.source());
-        assert!(source < mail.peers.len(), "rank {}: a call from rank {source}, which does not exist", self.rank);
-        let mut lent = None;
-        if message.head.length() == IN_BUFFER {
-            let found = mail.find(source, if result { OF_REPLIES + CALL } else { CALL }, message.words[WORDS - 1]);
-            let Some((buffer, len)) = found else {
-                let body = Body::Taken(&message, None);
-                Arrival::new(node, self.rank, node.ranks.member(source), body, Way::None)
-                    .bad(&"its payload is in no buffer")
-            };
-            lent = Some((Lent { mail, owner: source, buffer }, len));
-        }
-        let (source, body) = (node.ranks.member(source), LetterBody::Near(message, lent));
-        Some(Letter { source, body, node, target: self.rank })
-    }
-
-    /// Has every call to `to` ended? If not, this rank is rung at each that does.
-    pub fn is_quiet_to(&self, to: usize) -> bool {
-        let near = self.outlet.near[to] as usize;
-        let Some(route) = self.outlet.routes[CALL].get(near) else {
-            let (far, net) = self.beyond();
-            return far.is_quiet_to(net, CALL, to);
-        };
-        if route.credit.is_still_quiet() {
-            return true;
-        }
-        let account = self.node.mail.peers[near].account(CALL, self.near);
-        let quiet = route.credit.is_quiet(account, route.got());
-        account.set_eager(!quiet);
-        quiet
-    }
-
-    /// A call from `source` has ended without a result.
-    #[inline(always)]
-    pub fn call_ended(&self, source: usize) {
-        match self.outlet.near[source] {
-            FAR => self.beyond().1.ended(CALL, self.rank, source, 1),
-            near => self.node.mail.ended(CALL, self.near, near as usize, 1),
-        }
-    }
-
-    /// Sends the result of a call back to `source`; that ends the call.
-    #[inline(always)]
-    pub fn send_result<A: Pod>(&self, source: usize, kind: u16, args: &A, payload: &[u8]) {
-        match self.outlet.near[source] {
-            FAR => self.beyond().1.answer(&self.node.ranks, CALL, self.rank, source, kind, bytes_of(args), payload),
-            near => self.node.answer(CALL, self.near, near as usize, kind, bytes_of(args), payload),
-        }
-    }
-
-    /// A result from `source` has been dealt with.
-    #[inline(always)]
-    pub fn result_ended(&self, source: usize) {
-        match self.outlet.near[source] {
-            FAR => self.beyond().1.got(&self.node.ranks, CALL, self.rank, source),
-            near => self.own_letterbox().got[CALL][near as usize].one_more(true),
-        }
     }
 
     /// How many messages this rank has sent.
@@ -926,8 +514,8 @@ mod tests {
     use crate::shm::progress::{DRAIN, MOST_KEPT};
     use crate::shm::tests::{Alone, config};
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
+    use std::sync::{Arc, Mutex};
 
     /// Counts what it gets in the target's memory at 4096, and replies where it is asked to.
     struct Count;

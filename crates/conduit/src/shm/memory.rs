@@ -18,6 +18,7 @@ use crate::copy;
 use crate::heap::{Block, Heaps, Side};
 use crate::record::Site;
 use crate::reference;
+use crate::small::{self, Given, Size, Small};
 use crate::wait::Aborted;
 use bytemuck::{Pod, Zeroable};
 use std::cell::{Cell, RefCell};
@@ -49,13 +50,15 @@ pub(super) fn stride(segment: u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Memory {
     heaps: RefCell<Heaps>,
+    /// Small blocks of the local heap.
+    small: RefCell<Small>,
     /// Bytes from the bottom and from the top that are committed.
     committed: [Cell<u64>; 2],
 }
 
 impl Memory {
     pub fn new(segment: u64) -> Memory {
-        Memory { heaps: RefCell::new(Heaps::new(segment)), committed: Default::default() }
+        Memory { heaps: RefCell::new(Heaps::new(segment)), small: RefCell::default(), committed: Default::default() }
     }
 }
 
@@ -83,7 +86,14 @@ impl Node {
 
 impl Seat {
     /// Takes `len` zeroed bytes of this rank's segment; the offset.
+    #[inline]
     pub fn take(&self, half: Half, side: Side, len: u64, align: u64) -> Result<u64, Exhausted> {
+        if side == Side::Local
+            && let Some(size) = Size::of(len, align)
+            && let Some(offset) = self.take_small(half, size)
+        {
+            return Ok(offset);
+        }
         self.take_with(half, side, len, align, true)
     }
 
@@ -117,8 +127,44 @@ impl Seat {
         Ok(block)
     }
 
+    /// Takes a small block; `None` if there is no page for it.
+    #[inline]
+    fn take_small(&self, half: Half, size: Size) -> Option<u64> {
+        let small = &self.memory[half as usize].small;
+        let taken = small.borrow_mut().take(size);
+        let (offset, stale) = match taken {
+            Some(taken) => taken,
+            None => {
+                let page = self.take_with(half, Side::Local, small::PAGE, small::PAGE, true).ok()?;
+                small.borrow_mut().add(size, page);
+                small.borrow_mut().take(size)?
+            }
+        };
+        if stale {
+            let at = At { rank: self.rank as u32, offset };
+            let p = self.node.table(half).locate(at, size.bytes() as usize).expect("a page of the segment");
+            // SAFETY: as above.
+            unsafe { copy::zero(p, size.bytes() as usize) };
+        }
+        Some(offset)
+    }
+
     /// Gives a block back by its offset; false if none starts there on that side.
+    #[inline]
     pub fn give(&self, half: Half, side: Side, offset: u64) -> bool {
+        if side == Side::Local {
+            let given = self.memory[half as usize].small.borrow_mut().give(offset);
+            match given {
+                Given::Done => return true,
+                Given::Emptied(page) => return self.give_whole(half, side, page),
+                Given::NotInUse => return false,
+                Given::NotOurs => {}
+            }
+        }
+        self.give_whole(half, side, offset)
+    }
+
+    fn give_whole(&self, half: Half, side: Side, offset: u64) -> bool {
         let mut heaps = self.memory[half as usize].heaps.borrow_mut();
         let given = heaps.give(side, offset).is_some();
         self.trim(half, side, &mut heaps);
@@ -127,12 +173,17 @@ impl Seat {
 
     /// The side of the block of open memory that starts at this offset.
     pub fn side_of(&self, offset: u64) -> Option<Side> {
-        self.memory[Half::Open as usize].heaps.borrow().side_of(offset)
+        let Memory { small, heaps, .. } = &self.memory[Half::Open as usize];
+        match small.borrow().is_in_use(offset) {
+            Some(used) => used.then_some(Side::Local),
+            None => heaps.borrow().side_of(offset),
+        }
     }
 
     /// Bytes of this rank's heaps in use.
     pub fn in_use(&self) -> u64 {
-        self.memory.iter().map(|m| m.heaps.borrow().in_use()).sum()
+        let of = |m: &Memory| m.heaps.borrow().in_use() - m.small.borrow().held() + m.small.borrow().in_use();
+        self.memory.iter().map(of).sum()
     }
 
     /// Commits what of this range is not committed yet: small steps at first, huge pages then.

@@ -10,6 +10,8 @@
 pub mod am;
 pub mod atomic;
 pub mod control;
+pub mod letters;
+pub mod mail;
 pub mod memory;
 pub mod progress;
 pub mod rma;
@@ -24,9 +26,10 @@ use crate::record::Doing;
 use crate::sync::Ordering::*;
 use crate::topology;
 use crate::wait::{Cores, Waiter};
-use am::{Mail, Outlet};
+use am::Outlet;
 use bytemuck::{Pod, Zeroable};
 use control::{Control, NodePlaces};
+use mail::Mail;
 use memory::{Memory, Window};
 use rma::Reach;
 use segment::{Backing, HUGE, Mapping};
@@ -270,7 +273,7 @@ impl Node {
             map.advise_small(0, segments_at(h.ranks as usize));
             for i in 0..h.ranks as usize {
                 // SAFETY: the i-th area lies inside the mapping, whose length was computed from the same numbers.
-                let area = unsafe { map.base().add(control::LEN + i * am::AREA + am::skew(near.len())) };
+                let area = unsafe { map.base().add(control::LEN + i * mail::AREA + mail::skew(near.len())) };
                 near.push((area, std::ptr::from_ref(control.bell(i)), p == me));
                 let at = segments_at(h.ranks as usize) + i * memory::stride(h.segment) as usize;
                 let guarded = at + memory::guarded_at(h.segment) as usize;
@@ -561,13 +564,13 @@ impl Peek {
 
 /// Where the segments begin in the file of a process: after its control area and its ranks' areas for messages.
 fn segments_at(ranks: usize) -> usize {
-    control::LEN + ranks * am::AREA
+    control::LEN + ranks * mail::AREA
 }
 
 /// The length of that file.
 fn file_len(segment: u64, ranks: usize) -> Option<usize> {
     let segments = (memory::stride(segment) as usize).checked_mul(ranks)?;
-    segments.checked_add(ranks.checked_mul(am::AREA)?)?.checked_add(control::LEN)
+    segments.checked_add(ranks.checked_mul(mail::AREA)?)?.checked_add(control::LEN)
 }
 
 /// A segment that could hold all memory that this process may ever have, if so many fit into the address space.

@@ -7,7 +7,7 @@
 
 use crate::am::{Arrival, Body, IN_BUFFER, Way};
 use crate::ring::{BATCH, Batch, Message, WORDS};
-use crate::shm::am::{AM, CALL, Lent, Mail, OF_REPLIES};
+use crate::shm::mail::{AM, CALL, Lent, Mail, OF_REPLIES};
 use crate::shm::{Node, Seat};
 use crate::sync::{full_fence, ticks};
 use crate::wait::Cores;
@@ -217,7 +217,8 @@ impl Seat {
     /// that it has something to do besides what has arrived.
     #[inline(always)]
     pub fn serve(&self, more: bool, also: impl FnOnce() -> bool) -> bool {
-        let near = self.serve_near(more, also);
+        let letters = self.far.as_ref().is_some_and(|far| far.has_letters(&self.node));
+        let near = self.serve_near(more || letters, also);
         match &self.far {
             None => near,
             Some(far) => far.look(&self.node) | near,
