@@ -14,17 +14,17 @@ fn main() {
         // Rank 0 has the beginning of both.
         let head = job.alloc_all::<GlobalPtr<Link>>(1)?.on(Rank(0));
         let root = job.alloc_all::<GlobalPtr<Node>>(1)?.on(Rank(0));
-        push(job, head)?;
-        for k in 0..KEYS {
-            insert(job, root, k * 7919 % 101 + 1000 * u64::from(job.rank().0))?;
-        }
+        let me = u64::from(job.rank().0);
+        let my_link = push(job, head, me)?;
+        let my_nodes = (0..KEYS).map(|k| insert(job, root, 1000 * me + k * 7919 % 101));
+        let my_nodes = my_nodes.collect::<partage::Result<Vec<_>>>()?;
         job.barrier();
 
         let mut seen = vec![false; job.size()];
         let mut next = head.get(job);
         while !next.is_null() {
             let link = next.get(job);
-            seen[link.rank.index()] = true;
+            seen[link.rank as usize] = true;
             next = link.next;
         }
         assert!(seen.iter().all(|&seen| seen));
@@ -32,6 +32,12 @@ fn main() {
         let mut keys = vec![];
         walk(job, root.get(job), &mut keys);
         assert!(keys.is_sorted() && keys.len() == job.size() * KEYS as usize);
+
+        job.barrier(); // all have read
+        job.free(my_link);
+        my_nodes.into_iter().for_each(|node| job.free(node));
+        job.free_all(head);
+        job.free_all(root);
         Ok(())
     });
 }
@@ -40,19 +46,18 @@ fn main() {
 #[bytemuck(crate = "partage::bytemuck")]
 #[repr(C)]
 struct Link {
+    rank: u64,
     next: GlobalPtr<Link>,
-    rank: Rank,
-    unused: u32,
 }
 
-fn push(job: &Job, head: GlobalPtr<GlobalPtr<Link>>) -> partage::Result {
-    let mut link = Link { next: head.get(job), rank: job.rank(), unused: 0 };
+fn push(job: &Job, head: GlobalPtr<GlobalPtr<Link>>, rank: u64) -> partage::Result<GlobalPtr<Link>> {
+    let mut link = Link { rank, next: head.get(job) };
     let mine = job.alloc(link)?;
     while let Err(newer) = hang_in(job, head, link.next, mine) {
         link.next = newer;
         mine.put(job, link);
     }
-    Ok(())
+    Ok(mine)
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -63,14 +68,14 @@ struct Node {
     kids: [GlobalPtr<Node>; 2],
 }
 
-fn insert(job: &Job, root: GlobalPtr<GlobalPtr<Node>>, key: u64) -> partage::Result {
+fn insert(job: &Job, root: GlobalPtr<GlobalPtr<Node>>, key: u64) -> partage::Result<GlobalPtr<Node>> {
     let node = job.alloc(Node { key, kids: [GlobalPtr::NULL; 2] })?;
     let mut link = root;
     while let Err(taken) = hang_in(job, link, GlobalPtr::NULL, node) {
         let side = usize::from(key > taken.get(job).key);
         link = taken.field::<[GlobalPtr<Node>; 2]>(offset_of!(Node, kids)).cast().add(side);
     }
-    Ok(())
+    Ok(node)
 }
 
 fn walk(job: &Job, node: GlobalPtr<Node>, keys: &mut Vec<u64>) {

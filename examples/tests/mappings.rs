@@ -37,10 +37,14 @@ fn every_way(program: &str) {
     }
 }
 
-/// As `cargo run` does.
+/// As `cargo run` does; nothing may be left allocated.
 fn plainly(program: &str, ranks: usize) {
     let mut command = Command::new(program);
-    command.env("PARTAGE_RANKS", ranks.to_string()).env("PARTAGE_TIMEOUT", "120").env("RUST_BACKTRACE", "0");
+    command
+        .env("PARTAGE_LEAKS", "1")
+        .env("PARTAGE_RANKS", ranks.to_string())
+        .env("PARTAGE_TIMEOUT", "120")
+        .env("RUST_BACKTRACE", "0");
     let output = command.output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{program} as {ranks} threads: {output:?}");
 }
