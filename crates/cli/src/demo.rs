@@ -1,13 +1,19 @@
-//! `partage demo`: heat spreads over a plate. One program runs as threads, as processes and as a mix of both, and must
-//! give, to the last bit, what a serial run gives.
+//! `partage demo`: heat spreads over a plate. One program, the example `heat`, runs as threads, as processes and as a mix of
+//! both, and must give, to the last bit, what a serial run gives.
 
 use clap::Args;
+use heat::{Plate, serial};
 use indicatif::{ProgressBar, ProgressStyle};
 use partage::prelude::*;
 use partage_boot::Spec;
+use std::error::Error;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+#[path = "../../../examples/heat.rs"]
+#[allow(dead_code)]
+mod heat;
 
 /// What `demo` takes.
 #[derive(Args)]
@@ -37,7 +43,9 @@ pub fn demo(options: Options) -> i32 {
     let (ranks, size, steps) = (usize::from(options.ranks), usize::from(options.size), options.steps);
     out!("Heat on a plate of {size} x {size}, {steps} steps, {ranks} ranks.");
     let begun = Instant::now();
-    let wanted = serial(size, steps);
+    let bar = progress("serial", steps, true);
+    let wanted = serial(size, steps, || bar.inc(1));
+    bar.finish_and_clear();
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::UTF8_BORDERS_ONLY);
     table.set_header(["mapping", "processes x ranks", "seconds", "result"]);
@@ -93,107 +101,24 @@ fn job(name: &str, ranks: usize, procs: usize, size: usize, steps: u32) -> Resul
 
 /// What each rank does.
 pub fn rank(options: RankOptions) -> i32 {
-    partage::run(|job| heat(job, &options.name, options.size, options.steps, &options.result));
+    let RankOptions { name, size, steps, result } = options;
+    partage::run(|job| spread(job, &name, size, steps, &result).map_err(|e| e.to_string()));
     0
 }
 
-/// Rows are dealt out in blocks. Each step a rank puts its first and last row into its neighbours' halos, meets all
-/// others, and computes. The halos of even and odd steps lie apart, so that one barrier a step is enough.
-fn heat(job: &Job, name: &str, size: usize, steps: u32, result: &Path) -> Result<(), String> {
-    let error = |e: partage::Error| e.to_string();
-    let (me, n) = (job.rank().index(), job.size());
-    let first = |rank: usize| rank * size / n;
-    let rows = first(me + 1) - first(me);
-    let (mut old, mut new) = (vec![0.0; rows * size], vec![0.0; rows * size]);
-    (0..rows).for_each(|r| start_row(first(me) + r, size, &mut old[r * size..][..size]));
-
-    let halo = job.alloc_all::<f64>(4 * size).map_err(error)?;
-    // The nearest ranks that have rows; with more ranks than rows some have none.
-    let up = (0..me).rev().find(|&r| first(r) < first(r + 1)).filter(|_| rows > 0);
-    let down = (me + 1..n).find(|&r| first(r) < first(r + 1)).filter(|_| rows > 0);
-    let (mut above, mut below) = (vec![0.0; size], vec![0.0; size]);
-    let bar = progress(name, steps, me == 0);
-    for step in 0..steps {
-        let side = |s: usize| halo.add((2 * (step as usize % 2) + s) * size);
-        if let Some(up) = up {
-            side(1).on(Rank(up as u32)).put_slice(job, &old[..size]);
-        }
-        if let Some(down) = down {
-            side(0).on(Rank(down as u32)).put_slice(job, &old[(rows - 1) * size..]);
-        }
-        job.barrier_with(step.into());
-        side(0).get_slice(job, &mut above);
-        side(1).get_slice(job, &mut below);
-        for r in 0..rows {
-            let row = |r: usize| &old[r * size..][..size];
-            let over = if r > 0 { Some(row(r - 1)) } else { up.map(|_| &above[..]) };
-            let under = if r + 1 < rows { Some(row(r + 1)) } else { down.map(|_| &below[..]) };
-            relax(&mut new[r * size..][..size], over, row(r), under);
-        }
-        std::mem::swap(&mut old, &mut new);
+fn spread(job: &Job, name: &str, size: usize, steps: u32, result: &Path) -> Result<(), Box<dyn Error>> {
+    let mut plate = Plate::new(job, size)?;
+    let bar = progress(name, steps, job.rank() == Rank(0));
+    for _ in 0..steps {
+        plate.step(job);
         bar.inc(1);
     }
     bar.finish_and_clear();
-
-    // Rank 0 has room for the plate and tells everybody where; each puts its rows there.
-    let told = job.alloc_all::<GlobalPtr<f64>>(1).map_err(error)?;
-    if me == 0 {
-        let plate = job.alloc_slice::<f64>(size * size).map_err(error)?;
-        job.ranks().for_each(|r| told.on(r).put(job, plate));
-    }
-    job.barrier();
-    told.get(job).add(first(me) * size).put_slice(job, &old);
-    job.barrier();
-    if me == 0 {
-        let mut plate = vec![0.0; size * size];
-        told.get(job).get_slice(job, &mut plate);
-        let bytes: Vec<u8> = plate.iter().flat_map(|v| v.to_ne_bytes()).collect();
+    if job.rank() == Rank(0) {
+        let bytes: Vec<u8> = plate.now.fetch(..).wait().into_iter().flat_map(f64::to_ne_bytes).collect();
         std::fs::write(result, bytes).map_err(|e| format!("cannot write {}: {e}", result.display()))?;
     }
     Ok(())
-}
-
-fn serial(size: usize, steps: u32) -> Vec<f64> {
-    let (mut old, mut new) = (vec![0.0; size * size], vec![0.0; size * size]);
-    (0..size).for_each(|r| start_row(r, size, &mut old[r * size..][..size]));
-    let bar = progress("serial", steps, true);
-    for _ in 0..steps {
-        for r in 0..size {
-            let row = |r: usize| &old[r * size..][..size];
-            let over = (r > 0).then(|| row(r - 1));
-            let under = (r + 1 < size).then(|| row(r + 1));
-            relax(&mut new[r * size..][..size], over, row(r), under);
-        }
-        std::mem::swap(&mut old, &mut new);
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    old
-}
-
-/// A row of the next step; the border of the plate keeps its heat.
-fn relax(new: &mut [f64], over: Option<&[f64]>, row: &[f64], under: Option<&[f64]>) {
-    new.copy_from_slice(row);
-    let (Some(over), Some(under)) = (over, under) else { return };
-    for j in 1..row.len() - 1 {
-        new[j] = 0.25 * (over[j] + under[j] + row[j - 1] + row[j + 1]);
-    }
-}
-
-/// A hot upper edge, a warm left one, and two hot discs.
-fn start_row(r: usize, size: usize, row: &mut [f64]) {
-    for (c, v) in row.iter_mut().enumerate() {
-        let near = |y: f64, x: f64, radius: f64| {
-            let s = size as f64;
-            (r as f64 / s - y).hypot(c as f64 / s - x) < radius
-        };
-        *v = match (r, c) {
-            (0, _) => 100.0,
-            (_, 0) => 60.0,
-            _ if near(0.7, 0.65, 0.13) || near(0.55, 0.3, 0.07) => 100.0,
-            _ => 0.0,
-        };
-    }
 }
 
 fn progress(name: &str, steps: u32, show: bool) -> ProgressBar {

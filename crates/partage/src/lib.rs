@@ -77,3 +77,12 @@ pub mod prelude {
     pub use crate::{Pod, Zeroable};
     pub use partage_plan::layout::Layout;
 }
+
+/// What the README and the guide show is compiled and run.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../../docs/guide.md")]
+    mod guide {}
+}

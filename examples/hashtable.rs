@@ -1,10 +1,28 @@
-//! A hash table over all ranks: each has a part, and strangers call into it.
+//! A hash table over all ranks: each has a part, and others call into it. Counts the words of a text that everyone reads.
 //!
-//! `cargo run --release --example hashtable`, or `partage run -n 4 target/release/examples/hashtable`.
+//! `cargo run -p partage-examples --bin hashtable`, or `partage run -n 4 target/debug/hashtable`.
 
 use partage::prelude::*;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+
+const TEXT: &str = "to be or not to be that is the question";
+
+fn main() {
+    partage::run(|job| {
+        let words = Table::new(job);
+        let open: Vec<_> = TEXT.split_whitespace().map(|word| words.add(word, 1)).collect();
+        open.into_iter().for_each(|event| _ = event.wait());
+        job.barrier();
+
+        let ranks = job.size() as u64;
+        assert_eq!(words.find("be").wait(), Some(2 * ranks));
+        assert_eq!(words.find("question").wait(), Some(ranks));
+        assert_eq!(words.find("whether").wait(), None);
+        job.println(format!("{} words live here", words.parts.with(|part| part.len())));
+        job.barrier(); // nobody takes its part away while others still ask
+    });
+}
 
 struct Table {
     parts: Dist<HashMap<String, u64>>,
@@ -35,30 +53,4 @@ impl Table {
     fn find(&self, key: &str) -> Event<'_, Option<u64>> {
         self.parts.rpc(self.home(key), |part, key: String| part.get(&key).copied(), key.to_string())
     }
-}
-
-fn count_words(job: &Job) {
-    const TEXT: &str = "to be or not to be that is the question";
-    let table = Table::new(job);
-    let open: Vec<_> = TEXT.split_whitespace().map(|word| table.add(word, 1)).collect();
-    for event in open {
-        event.wait();
-    }
-    job.barrier();
-    let n = job.size() as u64;
-    assert_eq!(table.find("be").wait(), Some(2 * n));
-    assert_eq!(table.find("question").wait(), Some(n));
-    assert_eq!(table.find("whether").wait(), None);
-    job.println(format!("{} words live here", table.parts.with(|part| part.len())));
-    // Nobody ends while others still ask.
-    job.barrier();
-}
-
-fn main() {
-    partage::run(count_words);
-}
-
-#[test]
-fn words_on_four() {
-    partage::test(4, count_words);
 }
