@@ -33,7 +33,8 @@
 //! 4. *A rank that is not in this phase.* The entry barrier carries the exact list of arrays and modes, the ranks' lists are
 //!    compared one with another, and nobody passes unless all are equal: else all ranks end with the same message, and no
 //!    closure runs. Array numbers are used again only when all ranks have agreed, so equal numbers are the same array, and
-//!    all have agreed on what it is when it was made.
+//!    all have agreed on what it is when it was made. (A handle that was kept from an earlier job has a number of that one; it
+//!    is not taken.)
 //! 5. *Another array in the same memory.* A block is used again when all ranks have dropped their handles; a phase holds a
 //!    borrow of one, so it is not over.
 //! 6. *Another part of the phase.* Each array occurs once, since each is borrowed mutably; own parts of different ranks are
@@ -47,12 +48,14 @@
 //! [`partage_conduit::barrier`] says, and accesses by value are made by one opaque routine.
 
 use crate::array::{MOST_ARRAYS, SharedArray};
+use crate::job::Inner;
 use crate::team::{Rank, Team};
 use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
 use partage_conduit::contract::At;
 use partage_conduit::record::Site;
 use std::panic::Location;
+use std::rc::Rc;
 
 const _: () = assert!(MOST_ARRAYS < 1 << 14);
 
@@ -65,7 +68,7 @@ impl Team {
         let (entry, exit) = (move || Site { call: "phase", at }, move || Site { call: "the end of a phase", at });
         self.may_meet(entry);
         self.inner.quiet_at(entry());
-        arrays.begin();
+        arrays.begin(&self.inner);
         self.agree(&arrays, Call::Phase, entry);
         // SAFETY: this rank has nothing under way, the lengths of the handles are 0 on all ranks, and all ranks are in this
         // phase until they have passed the barrier below: see the module's obligations. The view does not outlive `arrays`,
@@ -207,10 +210,13 @@ pub trait Phase: sealed::Held {
 }
 
 mod sealed {
+    use crate::job::Inner;
+    use std::rc::Rc;
+
     /// What every array of a phase does.
     pub trait Held {
-        /// Makes the handle reach nothing.
-        fn begin(&mut self);
+        /// Makes the handle, which must be of this rank, reach nothing.
+        fn begin(&mut self, rank: &Rc<Inner>);
         /// Tells the number and whether it is frozen.
         fn list(&self, each: &mut impl FnMut((u16, bool)));
         /// Makes the handle reach everything again.
@@ -220,7 +226,10 @@ mod sealed {
 
 impl<T: Pod> Held<'_, T> {
     #[track_caller]
-    fn begin(&mut self) {
+    fn begin(&mut self, rank: &Rc<Inner>) {
+        if !Rc::ptr_eq(&self.array.inner, rank) {
+            panic!("{}: phase: this array is of another job, which is over", rank.rank);
+        }
         self.array.check_usable("phase");
         self.array.len = 0;
     }
@@ -231,8 +240,9 @@ impl<T: Pod> Held<'_, T> {
 }
 
 impl<T: Pod> sealed::Held for Owned<'_, T> {
-    fn begin(&mut self) {
-        self.0.begin();
+    #[track_caller]
+    fn begin(&mut self, rank: &Rc<Inner>) {
+        self.0.begin(rank);
     }
     #[inline(always)]
     fn list(&self, each: &mut impl FnMut((u16, bool))) {
@@ -253,8 +263,9 @@ impl<T: Pod> Phase for Owned<'_, T> {
 }
 
 impl<T: Pod> sealed::Held for Frozen<'_, T> {
-    fn begin(&mut self) {
-        self.0.begin();
+    #[track_caller]
+    fn begin(&mut self, rank: &Rc<Inner>) {
+        self.0.begin(rank);
     }
     #[inline(always)]
     fn list(&self, each: &mut impl FnMut((u16, bool))) {
@@ -276,8 +287,11 @@ impl<T: Pod> Phase for Frozen<'_, T> {
 }
 
 impl<P: Phase> sealed::Held for Vec<P> {
-    fn begin(&mut self) {
-        self.iter_mut().for_each(P::begin);
+    #[track_caller]
+    fn begin(&mut self, rank: &Rc<Inner>) {
+        for array in self {
+            array.begin(rank);
+        }
     }
     fn list(&self, each: &mut impl FnMut((u16, bool))) {
         self.iter().for_each(|array| array.list(each));
@@ -300,8 +314,9 @@ macro_rules! tuples {
     ($(($($p:ident $i:tt)+))+) => {$(
         impl<$($p: Phase),+> sealed::Held for ($($p,)+) {
             #[inline]
-            fn begin(&mut self) {
-                $(self.$i.begin();)+
+            #[track_caller]
+            fn begin(&mut self, rank: &Rc<Inner>) {
+                $(self.$i.begin(rank);)+
             }
             #[inline(always)]
             fn list(&self, each: &mut impl FnMut((u16, bool))) {
