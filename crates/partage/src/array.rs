@@ -616,10 +616,7 @@ impl Team {
             inner.own_table().write(at, bytemuck::bytes_of(&wanted.description)).expect("a board of mine");
             match wanted.only {
                 Some(only) if only != me => Ok(u64::MAX),
-                _ => inner
-                    .seat
-                    .take(Half::Guarded, side, wanted.room, wanted.align)
-                    .map_err(|e| e.to_string())
+                _ => inner.seat.take(Half::Guarded, side, wanted.room, wanted.align).map_err(|e| e.to_string()),
             }
         });
         let vote = *taken.as_ref().unwrap_or(&0);

@@ -193,12 +193,10 @@ impl<'j, T: Word> Place<'j, T> {
     fn far(self, call: &'static str, what: Atomic) -> u64 {
         let ptr = || GlobalPtr::<T>::new(Rank(self.at.rank), self.at.offset);
         match self.by {
-            By::Rank(job) if ptr().is_aligned() => {
-                match job.all().inner.atomic_far(Site::here(call), self.at, what) {
-                    Some(old) => old,
-                    None => ptr().refuse(job, call, 1),
-                }
-            }
+            By::Rank(job) if ptr().is_aligned() => match job.all().inner.atomic_far(Site::here(call), self.at, what) {
+                Some(old) => old,
+                None => ptr().refuse(job, call, 1),
+            },
             By::Rank(job) => ptr().refuse(job, call, 1),
             By::Handler(arrival) => {
                 let who = format_args!("rank {}: {call} in a handler", arrival.target());

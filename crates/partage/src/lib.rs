@@ -69,7 +69,7 @@ pub mod prelude {
     pub use crate::ptr::GlobalPtr;
     pub use crate::rpc::Dist;
     pub use crate::scope::Event;
-    pub use partage_plan::layout::Layout;
     pub use crate::team::{Rank, Team, TeamRank};
     pub use crate::{Pod, Zeroable};
+    pub use partage_plan::layout::Layout;
 }

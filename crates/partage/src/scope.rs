@@ -215,9 +215,7 @@ impl<R> Event<'_, R> {
         R: 'static,
     {
         Self::of(match transfer {
-            Some(transfer) => {
-                State::Owned(Owned { transfer, buffer: Some(buffer), keep: |buffer| Box::new(buffer) })
-            }
+            Some(transfer) => State::Owned(Owned { transfer, buffer: Some(buffer), keep: |buffer| Box::new(buffer) }),
             None => State::Ready(buffer),
         })
     }
