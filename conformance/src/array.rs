@@ -34,8 +34,11 @@ struct Cell {
     flag: i8,
 }
 
-/// A layout by its kind, of a random length, and its owners where they are easy to say otherwise.
-fn layout(kind: usize, random: &mut Random, size: usize) -> (Layout, usize, Option<Box<dyn Fn(usize) -> usize>>) {
+/// Who has an element, where that is easy to say in another way than the layout does.
+type Owner = Option<Box<dyn Fn(usize) -> usize>>;
+
+/// A layout by its kind, of a random length, and its owners.
+fn layout(kind: usize, random: &mut Random, size: usize) -> (Layout, usize, Owner) {
     let n = [0, 1, size - 1, size, size + 1, 5, 1 + random.below(40), 1 + random.below(40)][random.below(8)];
     let (b, first) = (1 + random.below(6), random.below(size));
     let [rows, cols, planes] = [0; 3].map(|_| random.below(6));
@@ -58,7 +61,7 @@ fn layout(kind: usize, random: &mut Random, size: usize) -> (Layout, usize, Opti
 const KINDS: usize = 12;
 
 /// A matrix of which every rank has some columns.
-fn dealt_columns(cols: usize, size: usize) -> Option<Box<dyn Fn(usize) -> usize>> {
+fn dealt_columns(cols: usize, size: usize) -> Owner {
     Some(Box::new(move |i| i % cols / cols.div_ceil(size)))
 }
 
@@ -503,7 +506,7 @@ fn places(job: &Job) {
     let mut grid = Grid { old: a, new: b };
     job.phase((grid.old.frozen(), grid.new.owned()), |(old, new)| new[0] += old.get(2 * size - 1));
     swap(&mut grid.old, &mut grid.new);
-    let mut all = vec![grid.new, grid.old];
+    let mut all = [grid.new, grid.old];
     let old = std::mem::replace(&mut all[0], job.array(1).unwrap());
     assert_eq!((old.get(2 * me), all[1].get(me), all[0].get(0)), (10, 21, 0));
     all.reverse();

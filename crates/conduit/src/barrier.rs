@@ -76,8 +76,9 @@ impl Call {
 
     /// The value of a phase: of up to four arrays the number and whether it is frozen, and whether more follow.
     pub fn phase(arrays: &[(u16, bool)], more: bool) -> u64 {
-        let one =
-            |(i, &(array, frozen)): (usize, &(u16, bool))| (u64::from(array) + 1 << 1 | u64::from(frozen)) << (15 * i);
+        let one = |(i, &(array, frozen)): (usize, &(u16, bool))| {
+            ((u64::from(array) + 1) << 1 | u64::from(frozen)) << (15 * i)
+        };
         debug_assert!(arrays.len() <= 4 && arrays.iter().all(|a| a.0 < (1 << 14) - 1));
         arrays.iter().enumerate().map(one).sum::<u64>() | u64::from(more) << 63
     }

@@ -48,7 +48,6 @@
 //! [`partage_conduit::barrier`] says, and accesses by value are made by one opaque routine.
 
 use crate::array::{MOST_ARRAYS, SharedArray};
-use crate::job::Inner;
 use crate::team::{Rank, Team};
 use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
@@ -68,7 +67,7 @@ impl Team {
         let (entry, exit) = (move || Site { call: "phase", at }, move || Site { call: "the end of a phase", at });
         self.may_meet(entry);
         self.inner.quiet_at(entry());
-        arrays.begin(&self.inner);
+        arrays.begin(self);
         self.agree(&arrays, Call::Phase, entry);
         // SAFETY: this rank has nothing under way, the lengths of the handles are 0 on all ranks, and all ranks are in this
         // phase until they have passed the barrier below: see the module's obligations. The view does not outlive `arrays`,
@@ -210,13 +209,12 @@ pub trait Phase: sealed::Held {
 }
 
 mod sealed {
-    use crate::job::Inner;
-    use std::rc::Rc;
+    use crate::team::Team;
 
     /// What every array of a phase does.
     pub trait Held {
-        /// Makes the handle, which must be of this rank, reach nothing.
-        fn begin(&mut self, rank: &Rc<Inner>);
+        /// Makes the handle, which must be of this job, reach nothing.
+        fn begin(&mut self, team: &Team);
         /// Tells the number and whether it is frozen.
         fn list(&self, each: &mut impl FnMut((u16, bool)));
         /// Makes the handle reach everything again.
@@ -226,9 +224,9 @@ mod sealed {
 
 impl<T: Pod> Held<'_, T> {
     #[track_caller]
-    fn begin(&mut self, rank: &Rc<Inner>) {
-        if !Rc::ptr_eq(&self.array.inner, rank) {
-            panic!("{}: phase: this array is of another job, which is over", rank.rank);
+    fn begin(&mut self, team: &Team) {
+        if !Rc::ptr_eq(&self.array.inner, &team.inner) {
+            panic!("{}: phase: this array is of another job, which is over", team.inner.rank);
         }
         self.array.check_usable("phase");
         self.array.len = 0;
@@ -241,8 +239,8 @@ impl<T: Pod> Held<'_, T> {
 
 impl<T: Pod> sealed::Held for Owned<'_, T> {
     #[track_caller]
-    fn begin(&mut self, rank: &Rc<Inner>) {
-        self.0.begin(rank);
+    fn begin(&mut self, team: &Team) {
+        self.0.begin(team);
     }
     #[inline(always)]
     fn list(&self, each: &mut impl FnMut((u16, bool))) {
@@ -264,8 +262,8 @@ impl<T: Pod> Phase for Owned<'_, T> {
 
 impl<T: Pod> sealed::Held for Frozen<'_, T> {
     #[track_caller]
-    fn begin(&mut self, rank: &Rc<Inner>) {
-        self.0.begin(rank);
+    fn begin(&mut self, team: &Team) {
+        self.0.begin(team);
     }
     #[inline(always)]
     fn list(&self, each: &mut impl FnMut((u16, bool))) {
@@ -288,9 +286,9 @@ impl<T: Pod> Phase for Frozen<'_, T> {
 
 impl<P: Phase> sealed::Held for Vec<P> {
     #[track_caller]
-    fn begin(&mut self, rank: &Rc<Inner>) {
+    fn begin(&mut self, team: &Team) {
         for array in self {
-            array.begin(rank);
+            array.begin(team);
         }
     }
     fn list(&self, each: &mut impl FnMut((u16, bool))) {
@@ -315,8 +313,8 @@ macro_rules! tuples {
         impl<$($p: Phase),+> sealed::Held for ($($p,)+) {
             #[inline]
             #[track_caller]
-            fn begin(&mut self, rank: &Rc<Inner>) {
-                $(self.$i.begin(rank);)+
+            fn begin(&mut self, team: &Team) {
+                $(self.$i.begin(team);)+
             }
             #[inline(always)]
             fn list(&self, each: &mut impl FnMut((u16, bool))) {
