@@ -354,10 +354,10 @@ fn forged(job: &Job) {
             _ => draw() % 4,
         };
         let offset = match turn % 8 {
-            0 => draw() & (1 << 44) - 1,
+            0 => draw() & ((1 << 44) - 1),
             1 => segment + (segment / 4) + draw() % segment, // where the guarded half lies in a file
             2 => (1 << 44) - 1 - draw() % segment,
-            3 => (1 << 43) | draw() % segment,
+            3 => (1 << 43) + draw() % segment,
             4 => 2 * segment + segment / 4 - draw() % 4096,
             5 => 1 << (draw() % 44),
             6 => draw() % (1 << 16),
