@@ -39,8 +39,6 @@ mod image;
 pub mod job;
 #[deny(unsafe_code)]
 pub mod launcher;
-#[cfg(doctest)]
-mod misuse;
 pub mod phase;
 pub mod ptr;
 #[deny(unsafe_code)]
