@@ -1,8 +1,8 @@
 //! One suite per contract, run under every mapping: what every job must do, however its ranks are laid out.
 //!
-//! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`am`] is that of active
-//! messages and atomics, [`rpc`] that of calls and of objects that every rank has, [`found`] what reviews found. [`soak`] is random traffic with
-//! checked contents, for as long as one likes.
+//! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`array`] is that of arrays
+//! and phases, [`am`] that of active messages and atomics, [`rpc`] that of calls and of objects that every rank has,
+//! [`found`] what reviews found. [`soak`] is random traffic with checked contents, for as long as one likes.
 
 use partage::prelude::*;
 use partage::serde::de::Visitor;
@@ -10,6 +10,7 @@ use partage::serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
 pub mod am;
+pub mod array;
 pub mod found;
 pub mod memory;
 pub mod rpc;
@@ -20,7 +21,7 @@ pub type Case = (&'static str, fn(&Job));
 
 /// All cases, in their order.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
-    memory::CASES.iter().chain(&am::CASES).chain(&rpc::CASES).chain(&found::CASES)
+    memory::CASES.iter().chain(&array::CASES).chain(&am::CASES).chain(&rpc::CASES).chain(&found::CASES)
 }
 
 /// How many messages a flood has, each rank's part: as many in all on few ranks as on many. `SCALE` multiplies it.

@@ -3,7 +3,7 @@
 //!
 //! `VERBOSE` says each case and its time, `ONLY` runs the cases whose name contains it, `SCALE` multiplies the floods.
 
-use partage_conformance::{Case, am, cases, memory, soak};
+use partage_conformance::{Case, am, array, cases, memory, soak};
 use std::time::{Duration, Instant};
 
 fn main() {
@@ -27,6 +27,7 @@ fn main() {
             let verbose = std::env::var_os("VERBOSE").is_some();
             partage::run(|job| {
                 am::register(job);
+                let before = array::settled(job);
                 for (name, case) in wanted() {
                     let begun = Instant::now();
                     case(job);
@@ -38,7 +39,7 @@ fn main() {
                 if verbose {
                     job.println(format!("{:?}", job.counters()));
                 }
-                assert_eq!(job.allocated(), 0, "the suite leaves nothing behind");
+                assert_eq!(array::settled(job), before, "the suite leaves nothing behind");
             });
             if std::env::var_os("ONLY").is_some() {
                 return;

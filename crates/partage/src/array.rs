@@ -122,7 +122,7 @@ impl<T: Pod> SharedArray<T> {
     /// The rank that has element `i`.
     #[track_caller]
     pub fn affinity(&self, i: usize) -> Rank {
-        self.check("affinity", i..i.saturating_add(1));
+        self.check("affinity", i, 1);
         Rank(self.spread.affinity(i) as u32)
     }
 
@@ -198,7 +198,7 @@ impl<T: Pod> SharedArray<T> {
     #[track_caller]
     pub fn get_slice(&self, i: usize, dst: &mut [T]) {
         let site = Site::here("get_slice");
-        let range = self.check("get_slice", i..i.saturating_add(dst.len()));
+        let range = self.check("get_slice", i, dst.len());
         self.complete(self.start_gets(site, range, dst));
     }
 
@@ -206,7 +206,7 @@ impl<T: Pod> SharedArray<T> {
     #[track_caller]
     pub fn put_slice(&self, i: usize, src: &[T]) {
         let site = Site::here("put_slice");
-        let range = self.check("put_slice", i..i.saturating_add(src.len()));
+        let range = self.check("put_slice", i, src.len());
         self.complete(self.start_puts(site, range, src));
     }
 
@@ -229,7 +229,7 @@ impl<T: Pod> SharedArray<T> {
     pub fn copy_to(&self, range: impl RangeBounds<usize>, dst: &SharedArray<T>, to: usize) {
         let site = Site::here("copy_to");
         let range = self.check_bounds("copy_to", &range);
-        let there = dst.check("copy_to", to..to.saturating_add(range.len()));
+        let there = dst.check("copy_to", to, range.len());
         if self.slot == dst.slot && range.start < there.end && there.start < range.end {
             panic!("{}: copy_to: elements {range:?} and {there:?} of one array overlap", self.inner.rank);
         }
@@ -268,7 +268,7 @@ impl<T: Pod> SharedArray<T> {
     #[track_caller]
     pub fn store(&self, i: usize, values: Vec<T>) -> Event<'_, Vec<T>> {
         let site = Site::here("store");
-        let range = self.check("store", i..i.saturating_add(values.len()));
+        let range = self.check("store", i, values.len());
         let started = self.start_puts(site, range, &values);
         Event::owned(started, values)
     }
@@ -301,11 +301,11 @@ impl<T: Pod> SharedArray<T> {
 
     #[inline(always)]
     #[track_caller]
-    fn check(&self, call: &str, range: Range<usize>) -> Range<usize> {
-        if range.end > self.len || range.start > range.end {
-            self.refuse(call, range);
+    fn check(&self, call: &str, i: usize, n: usize) -> Range<usize> {
+        if i > self.len || n > self.len - i {
+            self.refuse(call, i, n);
         }
-        range
+        i..i + n
     }
 
     #[track_caller]
@@ -320,20 +320,22 @@ impl<T: Pod> SharedArray<T> {
             Bound::Excluded(&n) => n,
             Bound::Unbounded => self.len,
         };
-        self.check(call, start..end)
+        if start > end {
+            self.check_usable(call);
+            panic!("{}: {call}: elements {start}..{end} are no range", self.inner.rank);
+        }
+        self.check(call, start, end - start)
     }
 
     #[cold]
     #[inline(never)]
     #[track_caller]
-    fn refuse(&self, call: &str, Range { start, end }: Range<usize>) -> ! {
-        let me = self.inner.rank;
+    fn refuse(&self, call: &str, i: usize, n: usize) -> ! {
+        let (me, len) = (self.inner.rank, self.len);
         self.check_usable(call);
-        let len = self.len;
-        match end.saturating_sub(start) {
-            _ if start > end => panic!("{me}: {call}: elements {start}..{end} are no range"),
-            1 => panic!("{me}: {call}: there is no element {start} in an array of {len}"),
-            n => panic!("{me}: {call}: {n} elements from {start} on do not lie in an array of {len}"),
+        match n {
+            1 => panic!("{me}: {call}: there is no element {i} in an array of {len}"),
+            _ => panic!("{me}: {call}: {n} elements from {i} on do not lie in an array of {len}"),
         }
     }
 
@@ -354,7 +356,7 @@ impl<T: Pod> SharedArray<T> {
     #[track_caller]
     fn get_far(&self, i: usize) -> T {
         let (site, mut value) = (Site::here("get"), T::zeroed());
-        let range = self.check("get", i..i.saturating_add(1));
+        let range = self.check("get", i, 1);
         self.complete(self.start_gets(site, range, std::slice::from_mut(&mut value)));
         value
     }
@@ -364,7 +366,7 @@ impl<T: Pod> SharedArray<T> {
     #[track_caller]
     fn put_far(&self, i: usize, value: T) {
         let site = Site::here("put");
-        let range = self.check("put", i..i.saturating_add(1));
+        let range = self.check("put", i, 1);
         self.complete(self.start_puts(site, range, &[value]));
     }
 
@@ -432,7 +434,7 @@ impl<T: Word> SharedArray<T> {
     #[inline(always)]
     #[track_caller]
     pub fn at(&self, i: usize) -> Place<'_, T> {
-        self.check("at", i..i.saturating_add(1));
+        self.check("at", i, 1);
         let (member, k) = self.spread.locate(i);
         Place::of_array(&self.inner, At { rank: member as u32, offset: self.offset(k) })
     }
@@ -443,7 +445,7 @@ impl<'s> Scope<'s, '_> {
     #[track_caller]
     pub fn get<T: Pod>(&'s self, array: &'s SharedArray<T>, i: usize, dst: &'s mut [T]) -> Event<'s, &'s mut [T]> {
         let site = Site::here("get");
-        let range = array.check("get", i..i.saturating_add(dst.len()));
+        let range = array.check("get", i, dst.len());
         Event::borrowed(array.start_gets(site, range, dst), dst)
     }
 
@@ -451,7 +453,7 @@ impl<'s> Scope<'s, '_> {
     #[track_caller]
     pub fn put<T: Pod>(&'s self, array: &'s SharedArray<T>, i: usize, src: &'s [T]) -> Event<'s, ()> {
         let site = Site::here("put");
-        let range = array.check("put", i..i.saturating_add(src.len()));
+        let range = array.check("put", i, src.len());
         Event::borrowed(array.start_puts(site, range, src), ())
     }
 }

@@ -203,8 +203,9 @@ impl<'j, T: Word> Place<'j, T> {
                 ptr().refuse_by(arrival.reach(), who, 1)
             }
             By::Array(inner) => {
-                let at = At::guarded(self.at.rank, self.at.offset);
-                inner.atomic_far(Site::here(call), at, what).expect("an element of an array")
+                let (at, site) = (At::guarded(self.at.rank, self.at.offset), Site::here(call));
+                inner.is_not_over(site);
+                inner.atomic_far(site, at, what).expect("an element of an array")
             }
         }
     }

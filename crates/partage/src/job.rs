@@ -168,8 +168,16 @@ impl Inner {
         self.seat.node().table(Half::Guarded)
     }
 
+    /// Panics after the end of the job, when nobody answers any more. A handle of an array can be kept so long.
+    pub fn is_not_over(&self, site: Site) {
+        if self.calls.is_over() {
+            panic!("{}: {site}: the job is over", self.rank);
+        }
+    }
+
     /// Writes to a part of an array that cannot be reached by a copy; what is under way then.
     pub fn put_guarded(&self, site: Site, at: At, src: &[u8]) -> Option<Started> {
+        self.is_not_over(site);
         if self.is_network(at) {
             return Some(self.start_put(site, at, src).expect("inside an array"));
         }
@@ -179,6 +187,7 @@ impl Inner {
 
     /// Reads from one.
     pub fn get_guarded(&self, site: Site, at: At, dst: &mut [u8]) -> Option<Started> {
+        self.is_not_over(site);
         if self.is_network(at) {
             return Some(self.start_get(site, at, dst).expect("inside an array"));
         }

@@ -42,8 +42,6 @@ pub mod job;
 pub mod launcher;
 #[deny(unsafe_code)]
 mod leaks;
-#[cfg(doctest)]
-mod misuse;
 pub mod phase;
 pub mod ptr;
 #[deny(unsafe_code)]

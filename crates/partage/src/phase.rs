@@ -33,7 +33,8 @@
 //! 4. *A rank that is not in this phase.* The entry barrier carries the exact list of arrays and modes, the ranks' lists are
 //!    compared one with another, and nobody passes unless all are equal: else all ranks end with the same message, and no
 //!    closure runs. Array numbers are used again only when all ranks have agreed, so equal numbers are the same array, and
-//!    all have agreed on what it is when it was made.
+//!    all have agreed on what it is when it was made. (A handle that was kept from an earlier job has a number of that one; it
+//!    is not taken.)
 //! 5. *Another array in the same memory.* A block is used again when all ranks have dropped their handles; a phase holds a
 //!    borrow of one, so it is not over.
 //! 6. *Another part of the phase.* Each array occurs once, since each is borrowed mutably; own parts of different ranks are
@@ -54,6 +55,7 @@ use partage_conduit::contract::At;
 use partage_conduit::record::Site;
 use sealed::List;
 use std::panic::Location;
+use std::rc::Rc;
 
 const _: () = assert!(MOST_ARRAYS < 1 << 14);
 
@@ -66,7 +68,7 @@ impl Team {
         let (entry, exit) = (move || Site { call: "phase", at }, move || Site { call: "the end of a phase", at });
         self.may_meet(entry);
         self.inner.quiet_at(entry());
-        arrays.begin();
+        arrays.begin(self);
         let list = arrays.list(List::default());
         self.agree(&list, Call::Phase, entry);
         // SAFETY: this rank has nothing under way, the lengths of the handles are 0 on all ranks, and all ranks are in this
@@ -198,6 +200,7 @@ pub trait Phase: sealed::Held {
 }
 
 mod sealed {
+    use crate::team::Team;
     use partage_conduit::barrier::Call;
 
     /// The arrays of a phase and their modes, in the words of its tags.
@@ -224,8 +227,8 @@ mod sealed {
 
     /// What every array of a phase does.
     pub trait Held {
-        /// Makes the handle reach nothing.
-        fn begin(&mut self);
+        /// Makes the handle, which must be of this job, reach nothing.
+        fn begin(&mut self, team: &Team);
         /// Adds the number and whether it is frozen.
         fn list(&self, list: List) -> List;
         /// Makes the handle reach everything again.
@@ -235,7 +238,10 @@ mod sealed {
 
 impl<T: Pod> Held<'_, T> {
     #[track_caller]
-    fn begin(&mut self) {
+    fn begin(&mut self, team: &Team) {
+        if !Rc::ptr_eq(&self.array.inner, &team.inner) {
+            panic!("{}: phase: this array is of another job, which is over", team.inner.rank);
+        }
         self.array.check_usable("phase");
         self.array.len = 0;
     }
@@ -246,8 +252,9 @@ impl<T: Pod> Held<'_, T> {
 }
 
 impl<T: Pod> sealed::Held for Owned<'_, T> {
-    fn begin(&mut self) {
-        self.0.begin();
+    #[track_caller]
+    fn begin(&mut self, team: &Team) {
+        self.0.begin(team);
     }
     #[inline(always)]
     fn list(&self, list: List) -> List {
@@ -268,8 +275,9 @@ impl<T: Pod> Phase for Owned<'_, T> {
 }
 
 impl<T: Pod> sealed::Held for Frozen<'_, T> {
-    fn begin(&mut self) {
-        self.0.begin();
+    #[track_caller]
+    fn begin(&mut self, team: &Team) {
+        self.0.begin(team);
     }
     #[inline(always)]
     fn list(&self, list: List) -> List {
@@ -291,8 +299,11 @@ impl<T: Pod> Phase for Frozen<'_, T> {
 }
 
 impl<P: Phase> sealed::Held for Vec<P> {
-    fn begin(&mut self) {
-        self.iter_mut().for_each(P::begin);
+    #[track_caller]
+    fn begin(&mut self, team: &Team) {
+        for array in self {
+            array.begin(team);
+        }
     }
     fn list(&self, list: List) -> List {
         self.iter().fold(list, |list, array| array.list(list))
@@ -315,8 +326,9 @@ macro_rules! tuples {
     ($(($($p:ident $i:tt)+))+) => {$(
         impl<$($p: Phase),+> sealed::Held for ($($p,)+) {
             #[inline]
-            fn begin(&mut self) {
-                $(self.$i.begin();)+
+            #[track_caller]
+            fn begin(&mut self, team: &Team) {
+                $(self.$i.begin(team);)+
             }
             #[inline(always)]
             fn list(&self, list: List) -> List {
