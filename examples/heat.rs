@@ -35,7 +35,7 @@ impl Plate {
     pub(crate) fn step(&mut self, job: &Job) {
         let Plate { now, next, n } = self;
         let (n, all) = (*n, now.len());
-        let mine = now.my_runs().next().map_or(0..0, |rows| rows.global); // none, if there are more ranks than rows
+        let mine = now.my_range(); // empty, if there are more ranks than rows
         job.phase((now.frozen(), next.owned()), |(now, next)| {
             let row = |at: usize| {
                 let mut row = vec![0.0; n];

@@ -524,7 +524,7 @@ fn no_room(job: &Job) {
     for layout in [
         Layout::per_rank(1 << 38),
         Layout::blocked(1 << 45),
-        Layout::on(0_usize, 1 << 39),
+        Layout::on(0, 1 << 39),
         Layout::cyclic(usize::MAX / 2 - 1),
         Layout::tiles([1 << 30, 1 << 28]),
     ] {

@@ -88,10 +88,10 @@ fn disagreeing(job: &Job, case: &str) {
         ("layouts", _) => drop(job.array::<u64>(Layout::blocked(8))), // @blocked
         ("blocks", 3) => drop(job.array::<u64>(Layout::block_cyclic(8, 4))), // @by four
         ("blocks", _) => drop(job.array::<u64>(Layout::block_cyclic(8, 2))), // @by two
-        ("firsts", 1) => drop(job.array::<u64>(Layout::block_cyclic(8, 2).starting_at(1_usize))), // @first
+        ("firsts", 1) => drop(job.array::<u64>(Layout::block_cyclic(8, 2).starting_at(1))), // @first
         ("firsts", _) => drop(job.array::<u64>(Layout::block_cyclic(8, 2))), // @no first
-        ("owners", 0) => drop(job.array::<u64>(Layout::on(2_usize, 100))), // @on two
-        ("owners", _) => drop(job.array::<u64>(Layout::on(1_usize, 100))), // @on one
+        ("owners", 0) => drop(job.array::<u64>(Layout::on(2, 100))), // @on two
+        ("owners", _) => drop(job.array::<u64>(Layout::on(1, 100))), // @on one
         ("grids", 2) => drop(job.array::<u64>(Layout::tiles([8, 8]).grid([4, 1]))), // @grid
         ("grids", _) => drop(job.array::<u64>(Layout::tiles([8, 8]).grid([1, 4]))), // @other grid
         ("types", 2) => drop(job.array::<i64>(8)),             // @signed
@@ -252,14 +252,14 @@ fn refused(job: &Job, layout: Layout) {
 fn no_room(job: &Job) {
     refused(job, Layout::per_rank(16 << 20));
     refused(job, Layout::blocked(64 << 20));
-    (0..4_usize).for_each(|r| refused(job, Layout::on(r, 16 << 20)));
+    (0..4).for_each(|r| refused(job, Layout::on(r, 16 << 20)));
     still_works(job);
     job.println("goes on");
 }
 
 /// Of one rank's memory more is taken than of the others'.
 fn one_without_room(job: &Job) {
-    let large = job.array::<u8>(Layout::on(1_usize, 5 << 20)).unwrap();
+    let large = job.array::<u8>(Layout::on(1, 5 << 20)).unwrap();
     if job.rank().0 == 1 {
         large.fill(.., 7);
     }
@@ -269,10 +269,10 @@ fn one_without_room(job: &Job) {
         still_works(job);
         let some = job.array::<u8>(Layout::per_rank(100_000 * turn)).unwrap();
         refused(job, Layout::per_rank(5 << 20));
-        refused(job, Layout::on(1_usize, 4 << 20));
+        refused(job, Layout::on(1, 4 << 20));
         assert_eq!(some.len(), 400_000 * turn);
         // On another rank it goes well.
-        drop(job.array::<u8>(Layout::on(2_usize, 4 << 20)).unwrap());
+        drop(job.array::<u8>(Layout::on(2, 4 << 20)).unwrap());
     }
     assert_eq!((large.get(0), large.get((5 << 20) - 1)), (7, 7));
     drop(large);
@@ -286,7 +286,7 @@ fn more_than_the_machine_has(job: &Job) {
     let total: usize = text.split_whitespace().nth(1).unwrap().parse().unwrap();
     let more = (total << 10) + (1 << 30);
     refused(job, Layout::per_rank(more));
-    refused(job, Layout::on(3_usize, more));
+    refused(job, Layout::on(3, more));
     refused(job, Layout::per_rank(1 << 50));
     still_works(job);
     job.println("goes on");
@@ -336,7 +336,7 @@ fn forged(job: &Job) {
     job.register_handlers(&[&LAND]);
     let n = 40_000;
     let mut a = job.array::<u64>(Layout::block_cyclic(n, 50)).unwrap();
-    let local = job.array::<u64>(Layout::on(2_usize, 1000)).unwrap();
+    let local = job.array::<u64>(Layout::on(2, 1000)).unwrap();
     let open = job.alloc_all::<u64>(1000).unwrap();
     a.own(|mine| mine.iter_mut().enumerate().for_each(|(k, x)| *x = (me + 1) << 32 | k as u64));
     local.fill(.., 4711);

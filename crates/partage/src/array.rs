@@ -160,6 +160,18 @@ impl<T: Pod> SharedArray<T> {
         self.spread.runs(self.reachable())
     }
 
+    /// My elements as one range of indices, where they are one: of layouts that give each rank one block. Empty if I have
+    /// none.
+    #[track_caller]
+    pub fn my_range(&self) -> Range<usize> {
+        let mut runs = self.my_runs();
+        let first = runs.next().map_or(0..0, |run| run.global);
+        if runs.next().is_some() {
+            panic!("{}: my_range: my elements are not one range in this layout; my_runs gives all", self.inner.rank);
+        }
+        first
+    }
+
     /// The index of the k-th element of my part.
     #[track_caller]
     pub fn global(&self, k: usize) -> usize {

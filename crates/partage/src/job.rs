@@ -27,6 +27,7 @@ use partage_conduit::wait::{Aborted, Step};
 use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, Range};
+use std::panic::Location;
 use std::rc::Rc;
 
 /// This rank's handle to the job. It derefs to the team of all ranks, and stays on its thread.
@@ -438,8 +439,11 @@ impl Job {
         self.distance(r) < Distance::Far
     }
 
-    /// Orders my earlier puts before my later ones, as others see them.
+    /// Orders my earlier puts before my later ones, as others see them. (Puts that are under way to other nodes are waited
+    /// for: a network orders nothing.)
+    #[track_caller]
     pub fn fence(&self) {
+        self.all.inner.complete_far(Site::here("fence"));
         full_fence();
     }
 
@@ -456,24 +460,32 @@ impl Job {
     /// Allocates one value in my segment. Not collective: no lock and no other rank is involved.
     #[track_caller]
     pub fn alloc<T: Pod>(&self, value: T) -> Result<GlobalPtr<T>> {
-        let p = self.alloc_slice(1)?;
+        let p = self.alloc_for("alloc", 1)?;
         p.put(self, value);
         Ok(p)
     }
 
     /// Allocates `n` zeroed values in my segment. Not collective. The pointer for `n` = 0 is one that nobody else has.
     #[track_caller]
+    #[inline]
     pub fn alloc_slice<T: Pod>(&self, n: usize) -> Result<GlobalPtr<T>> {
-        let (len, align) = self.room::<T>("alloc_slice", n)?;
+        self.alloc_for("alloc_slice", n)
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn alloc_for<T: Pod>(&self, call: &'static str, n: usize) -> Result<GlobalPtr<T>> {
+        let (len, align) = self.room::<T>(call, n)?;
         let seat = &self.all.inner.seat;
         let offset = match Size::of(len, align).and_then(|size| seat.take_small(Half::Open, size)) {
             Some(offset) => offset,
             None => {
                 let offset = seat.take(Half::Open, Side::Local, len, align);
-                offset.map_err(|e| self.exhausted("alloc_slice", len, e))?
+                offset.map_err(|e| self.exhausted(call, len, e))?
             }
         };
-        self.all.inner.leaks.note(offset, len, || Site::here("alloc_slice"));
+        let at = Location::caller();
+        self.all.inner.leaks.note(offset, len, || Site { call, at });
         Ok(GlobalPtr::new(self.rank(), offset))
     }
 
@@ -535,7 +547,7 @@ impl Job {
         }
     }
 
-    /// Bytes of my segment that are allocated.
+    /// Bytes of my segment that are allocated, those of arrays too; of dropped ones until the next collective allocation.
     pub fn allocated(&self) -> u64 {
         self.all.inner.seat.in_use()
     }

@@ -48,12 +48,17 @@ impl Job {
     pub(crate) fn report_leaks(&self) {
         let (inner, me) = (&self.all().inner, self.rank());
         let Some(all) = &inner.leaks.0 else { return };
-        let all = all.borrow();
-        for (len, site) in all.values().take(MOST) {
-            fail::say(&format!("{me} has not freed {} of {site}", bytes(*len)));
+        let mut by_site: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+        for (len, site) in all.borrow().values() {
+            let (blocks, sum) = by_site.entry(site.to_string()).or_default();
+            (*blocks, *sum) = (*blocks + 1, *sum + len);
         }
-        if all.len() > MOST {
-            fail::say(&format!("{me} has not freed {} more", all.len() - MOST));
+        for (site, (blocks, sum)) in by_site.iter().take(MOST) {
+            let blocks = if *blocks == 1 { String::new() } else { format!(" in {blocks} blocks") };
+            fail::say(&format!("{me} has not freed {}{blocks} of {site}", bytes(*sum)));
+        }
+        if by_site.len() > MOST {
+            fail::say(&format!("{me} has not freed what was allocated at {} more places", by_site.len() - MOST));
         }
         // Blocks over all ranks may be freed by any of them; rank 0 keeps the book.
         let blocks = inner.seat.blocks_in_use();

@@ -28,7 +28,8 @@
 //!    nor can it be made of bits), lends it mutably to the phase, and the phase sets its length to 0 before it meets the others;
 //!    every access compares with that length. So a handle that is reached all the same (from a thread-local, say) refuses.
 //! 2. *An access that a rank has started and not completed*, forgotten events included. The entry completes everything that
-//!    this rank has under way before it meets the others. Owned buffers stay alive until then.
+//!    this rank has under way before it meets the others, and the exit what it has read of frozen arrays. Owned buffers stay
+//!    alive until then.
 //! 3. *A pointer.* Guarded memory has offsets that no pointer has ([`GUARDED`](partage_conduit::contract::GUARDED)).
 //! 4. *A rank that is not in this phase.* The entry barrier carries the exact list of arrays and modes, the ranks' lists are
 //!    compared one with another, and nobody passes unless all are equal: else all ranks end with the same message, and no
@@ -48,12 +49,15 @@
 //! [`partage_conduit::barrier`] says, and accesses by value are made by one opaque routine.
 
 use crate::array::{MOST_ARRAYS, SharedArray};
+use crate::scope::Event;
 use crate::team::{Rank, Team};
 use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
 use partage_conduit::contract::At;
 use partage_conduit::record::Site;
+use partage_plan::layout::Run;
 use sealed::List;
+use std::ops::Range;
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -75,6 +79,8 @@ impl Team {
         // phase until they have passed the barrier below: see the module's obligations. The view does not outlive `arrays`,
         // nor, because of its lifetime, the call of `f`.
         let result = f(unsafe { arrays.view() });
+        // Reads of frozen arrays, before somebody may write to them.
+        self.inner.complete_far(exit());
         self.agree(&list, Call::PhaseEnd, exit);
         arrays.end();
         result
@@ -97,6 +103,28 @@ impl<T: Pod> SharedArray<T> {
     pub fn own<R>(&mut self, f: impl FnOnce(&mut [T]) -> R) -> R {
         let team = self.team();
         team.phase(self.owned(), f)
+    }
+
+    /// Collective: calls `f` with the index of each of my elements and the element itself.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let mut squares = job.array::<u64>(Layout::cyclic(10)).unwrap();
+    ///     squares.own_each(|i, x| *x = (i * i) as u64);
+    ///     assert_eq!(squares.get(7), 49);
+    ///     # job.barrier();
+    /// });
+    /// ```
+    #[inline]
+    #[track_caller]
+    pub fn own_each(&mut self, mut f: impl FnMut(usize, &mut T)) {
+        let runs = self.my_runs();
+        self.own(|mine| {
+            for Run { global, local } in runs {
+                mine[local].iter_mut().zip(global).for_each(|(x, i)| f(i, x));
+            }
+        });
     }
 
     /// Collective: everyone may read everything; nobody can write.
@@ -397,6 +425,16 @@ impl<'p, T: Pod> View<'p, T> {
             return value;
         }
         self.get_far(i)
+    }
+
+    /// Starts reading elements into memory of the runtime's, as [`SharedArray::fetch`] does: to overlap the reads of what is
+    /// far with work on what is here. The end of the phase completes what nobody has waited for.
+    #[track_caller]
+    pub fn fetch(&self, range: Range<usize>) -> Event<'p, Vec<T>> {
+        self.check("fetch", range.start, range.len());
+        let (site, mut values) = (Site::here("fetch"), vec![T::zeroed(); range.len()]);
+        let started = self.array.start_gets(site, range, &mut values);
+        Event::owned(started, values)
     }
 
     /// Reads `dst.len()` elements from `i` on, wherever they lie.

@@ -33,6 +33,8 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::{fmt, hash};
 
+/// Bytes of a fill or a copy that travel at a time.
+const AT_A_TIME: usize = 64 << 10;
 const OFFSET_BITS: u32 = 44;
 const OFFSET: u64 = (1 << OFFSET_BITS) - 1;
 
@@ -220,6 +222,30 @@ impl<T: Pod> GlobalPtr<T> {
         let far = || job.all().inner.put_far(site, self.place(), bytemuck::cast_slice(src));
         if !self.is_aligned() || far().is_none() {
             self.refuse(job, call, src.len())
+        }
+    }
+
+    /// Writes `value` to `n` places from here on (`upc_memset`); they have arrived when this returns.
+    #[track_caller]
+    pub fn fill(self, job: &Job, n: usize, value: T) {
+        let some = vec![value; (AT_A_TIME / size_of::<T>().max(1)).clamp(1, n.max(1))];
+        (0..n).step_by(some.len()).for_each(|i| self.add(i).put_slice_for(job, "fill", &some[..some.len().min(n - i)]));
+    }
+
+    /// Copies `n` values from here to another place (`upc_memcpy`), through memory of this rank; they have arrived when
+    /// this returns. The two must not overlap.
+    #[track_caller]
+    pub fn copy_to(self, job: &Job, dst: Self, n: usize) {
+        let (from, to, len) = (self.place(), dst.place(), n.saturating_mul(size_of::<T>()) as u64);
+        if from.rank == to.rank && from.offset.abs_diff(to.offset) < len {
+            panic!("{}: copy_to: {n} values at {self:?} and at {dst:?} overlap", job.rank());
+        }
+        let mut some = vec![T::zeroed(); (AT_A_TIME / size_of::<T>().max(1)).clamp(1, n.max(1))];
+        let each = some.len();
+        for i in (0..n).step_by(each) {
+            let some = &mut some[..each.min(n - i)];
+            self.add(i).get_slice(job, some);
+            dst.add(i).put_slice_for(job, "copy_to", some);
         }
     }
 

@@ -34,12 +34,6 @@ impl TeamRank {
     }
 }
 
-impl From<TeamRank> for usize {
-    fn from(r: TeamRank) -> usize {
-        r.index()
-    }
-}
-
 impl fmt::Display for Rank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {}", self.0)

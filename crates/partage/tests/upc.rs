@@ -244,6 +244,23 @@ fn memcpy() {
         }
         job.barrier();
         assert_eq!(b.fetch(..).wait()[1..13], [0, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0]);
+        // By pointers: more than travels at a time, from rank 1 to rank 2, by rank 0.
+        let n = 50_000;
+        let p = job.alloc_all::<u32>(n).unwrap();
+        p.put_slice(job, &(0..n as u32).map(|i| i * 3 + job.rank().0).collect::<Vec<_>>());
+        job.barrier();
+        if job.rank() == Rank(0) {
+            p.on(Rank(1)).add(1).copy_to(job, p.on(Rank(2)), n - 2);
+            p.copy_to(job, p.add(1), 0); // nothing, wherever
+            let overlap = std::panic::AssertUnwindSafe(|| p.copy_to(job, p.add(1), 2));
+            assert!(std::panic::catch_unwind(overlap).is_err());
+        }
+        job.barrier();
+        let all = p.on(Rank(2)).fetch(job, n).wait();
+        let expected = |i: usize| if i < n - 2 { 3 * (i as u32 + 1) + 1 } else { 3 * i as u32 + 2 };
+        assert!((0..n).all(|i| all[i] == expected(i)));
+        job.barrier();
+        job.free_all(p);
     });
 }
 
@@ -286,6 +303,15 @@ fn memset() {
         }
         job.barrier();
         assert!(a.fetch(..).wait().iter().enumerate().all(|(i, &x)| x == if (4..17).contains(&i) { 0xff } else { 0 }));
+        let n = 70_000;
+        let p = job.alloc_all::<u16>(n).unwrap();
+        p.on(job.neighbor(1)).add(1).fill(job, n - 2, 7 + job.rank().0 as u16);
+        p.fill(job, 0, 1); // nothing
+        job.barrier();
+        let (all, left) = (p.fetch(job, n).wait(), 7 + job.neighbor(-1).0 as u16);
+        assert!(all[0] == 0 && all[n - 1] == 0 && all[1..n - 1].iter().all(|&x| x == left));
+        job.barrier();
+        job.free_all(p);
     });
 }
 
@@ -425,7 +451,7 @@ fn definite_block() {
 #[test]
 fn indefinite_block() {
     partage::test(3, |job| {
-        assert_eq!(owners(job, Layout::on(TeamRank(0), 7)), [0; 7]);
+        assert_eq!(owners(job, Layout::on(0, 7)), [0; 7]);
         assert_eq!(owners(job, Layout::block_cyclic(7, 0)), [0; 7]);
     });
 }
@@ -500,7 +526,7 @@ fn stepping() {
 #[test]
 fn stepping_in_an_indefinite_block() {
     partage::test(3, |job| {
-        let a = job.alloc_blocks_all::<u32>(Layout::on(TeamRank(1), 40)).unwrap();
+        let a = job.alloc_blocks_all::<u32>(Layout::on(1, 40)).unwrap();
         let p = a.offset(job, 30).offset(job, -5);
         assert_eq!((p.rank(), p.phase(), p.addrfield()), (Rank(1), 0, a.addrfield() + 100));
         assert_eq!((p.distance(job, a), a.distance(job, p)), (25, -25));

@@ -92,7 +92,7 @@ impl Layout {
     }
 
     /// `n` elements, all on one member. UPC: `[]` or `[0]`.
-    pub fn on(member: impl Into<usize>, n: usize) -> Layout {
+    pub const fn on(member: usize, n: usize) -> Layout {
         Layout::block_cyclic(n, 0).starting_at(member)
     }
 
@@ -120,8 +120,8 @@ impl Layout {
     }
 
     /// Puts the first block (row, tile) on this member; the following go to the members after it, and round.
-    pub fn starting_at(self, member: impl Into<usize>) -> Layout {
-        Layout { first: member.into(), ..self }
+    pub const fn starting_at(self, member: usize) -> Layout {
+        Layout { first: member, ..self }
     }
 
     /// Binds the layout to a number of members.

@@ -143,7 +143,7 @@ fn the_other_lines_are_blocks_of_a_certain_size() {
 fn a_number_is_a_blocked_array() {
     assert_eq!(Layout::from(10), Layout::blocked(10));
     assert_eq!(Layout::from(10).over(3).unwrap().layout(), Layout::blocked(10));
-    assert_eq!(Layout::on(2_usize, 5), Layout::block_cyclic(5, 0).starting_at(2_usize));
+    assert_eq!(Layout::on(2, 5), Layout::block_cyclic(5, 0).starting_at(2));
 }
 
 /// Every way to write a number as a product of three.
@@ -278,8 +278,8 @@ fn what_cannot_be_bound_says_why() {
     let longest = usize::MAX / 2;
     let too_long = format!("the array is too long: it can have at most {longest} elements");
     says(Layout::blocked(4), 0, "an array needs at least one member to live on");
-    says(Layout::on(4_usize, 9), 4, "the layout names member 4, but the last one is member 3");
-    says(Layout::tiles([2, 2]).starting_at(1_usize), 1, "the layout names member 1, but the last one is member 0");
+    says(Layout::on(4, 9), 4, "the layout names member 4, but the last one is member 3");
+    says(Layout::tiles([2, 2]).starting_at(1), 1, "the layout names member 1, but the last one is member 0");
     says(Layout::blocked(longest + 1), 2, &too_long);
     says(Layout::rows(usize::MAX, 2), 2, &too_long);
     says(Layout::per_rank(usize::MAX / 4), 5, &too_long);
