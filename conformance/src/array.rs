@@ -9,14 +9,16 @@ use std::mem::{forget, swap};
 use std::ops::Range;
 
 /// All of them.
-pub const CASES: [Case; 12] = [
+pub const CASES: [Case; 14] = [
     ("arrays of every layout and type hold what was put", contents),
     ("long ranges of arrays cross ranks", long_ranges),
     ("elements are words for atomics", words),
     ("in a phase every rank has its part, or all have all", phases),
+    ("a phase begins after what was before it, and what comes after it waits", edges_of_phases),
     ("a phase has any number of arrays", many_arrays),
     ("phases nest, and meet others in between", nested_phases),
     ("what was forgotten is complete before a phase begins", forgotten),
+    ("much that was forgotten is complete before a phase begins", much_forgotten),
     ("what was forgotten never lands in a new array", forgotten_and_dropped),
     ("arrays are dropped in any order and their memory is used again", dropped),
     ("handles of arrays change places", places),
@@ -324,6 +326,34 @@ fn phases(job: &Job) {
     });
 }
 
+/// One rank is late, another one each time; what the others do then is not in its slices.
+fn edges_of_phases(job: &Job) {
+    let (size, me, right) = (job.size(), job.rank().index(), job.neighbor(1).index());
+    let left = job.neighbor(-1).0;
+    let mut a = job.array::<u32>(Layout::per_rank(4)).unwrap();
+    for step in 0..size.min(5) as u32 {
+        let late = step as usize % size == me;
+        let moment = || std::thread::sleep(std::time::Duration::from_millis(if late { 3 } else { 0 }));
+        moment();
+        a.put(4 * right, step << 8 | me as u32);
+        a.own(|mine| {
+            assert_eq!(mine[0], step << 8 | left, "not what was put before");
+            mine.fill(u32::MAX);
+            moment();
+            assert!(mine.iter().all(|&x| x == u32::MAX), "somebody puts into my slice");
+        });
+        a.put(4 * right + 1, 7);
+        a.freeze(|all| {
+            assert_eq!(all.mine(), [u32::MAX, 7, u32::MAX, u32::MAX]);
+            moment();
+            let seen = [4 * right, 4 * right + 1].map(|i| all.get(i));
+            assert!(seen == [u32::MAX, 7] && all.mine()[1] == 7, "somebody writes what is frozen");
+        });
+        a.put(4 * right + 1, 9);
+        job.barrier();
+    }
+}
+
 fn many_arrays(job: &Job) {
     let (size, me) = (job.size(), job.rank().index());
     let mut many: Vec<SharedArray<u64>> = (0..9).map(|k| job.array(Layout::per_rank(k)).unwrap()).collect();
@@ -418,6 +448,47 @@ fn forgotten(job: &Job) {
             assert!(mine.iter().all(|&x| x == me as u32), "somebody writes into my slice");
         });
         assert!((0..size).all(|r| a.get(r * len + step) == r as u32));
+        job.barrier();
+    }
+}
+
+/// Behind so much that it is long under way, from one rank each time, to one that hears from others that everybody is there:
+/// with 4 or 5 nodes, the third to the right.
+fn much_forgotten(job: &Job) {
+    let (much, len) = (if (4..=5).contains(&job.size()) { 15 << 18 } else { 1 << 16 }, 1000);
+    let (me, size) = (job.rank().index(), job.size());
+    let before = job.array::<u8>(Layout::per_rank(much)).unwrap();
+    let mut kept = job.array::<u8>(Layout::per_rank(len)).unwrap();
+    for turn in 0..4 * size.min(5) {
+        let (source, target) = (turn % size, (turn + 3) % size);
+        let (heap, sent) = (vec![7; if me == source { much } else { 0 }], vec![1 + turn as u8; len]);
+        let expected = sent.clone();
+        job.barrier();
+        if me == source {
+            drop(before.store(target * much, heap));
+            drop(kept.store(target * len, sent));
+        }
+        kept.own(|mine| {
+            if me == target {
+                same("behind much", mine, &expected);
+            }
+        });
+    }
+    // The last of it comes long after the memory has been zeroed for the next array, if nobody waits for it.
+    for turn in 0..2 {
+        let (source, target, all) = (turn % size, (turn + 3) % size, 4 * much);
+        let mut sent = vec![9; if me == source { all } else { 0 }];
+        let a = job.array::<u8>(Layout::on(target, all)).unwrap();
+        job.barrier();
+        if me == source {
+            drop(a.store(0, std::mem::take(&mut sent)));
+        }
+        drop(a);
+        let b = job.array::<u8>(Layout::on(target, all)).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let mut mine = vec![1; b.local_len()];
+        b.cells().read(0, &mut mine);
+        assert!(mine.iter().all(|&x| x == 0), "something came late");
         job.barrier();
     }
 }

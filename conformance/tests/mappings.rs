@@ -114,6 +114,8 @@ fn processes_without_shared_memory() {
         suite(2, 2, &[APART, SHORT]);
         suite(4, 2, &[APART, SHORT]);
         suite(3, 3, &[APART, SHORT]);
+        // So many that some hear of others only through a third.
+        suite(5, 5, &[APART, ("ONLY", "forgotten")]);
     }
 }
 

@@ -40,10 +40,12 @@ enum When {
     Flood,
     /// In puts, gets and atomics that are messages.
     Reference,
+    /// In phases, at their edges, and where arrays are made.
+    Phases,
     Exit,
 }
 
-const WHEN: [When; 11] = [
+const WHEN: [When; 12] = [
     When::Start,
     When::Join,
     When::Barrier,
@@ -54,6 +56,7 @@ const WHEN: [When; 11] = [
     When::Calls,
     When::Flood,
     When::Reference,
+    When::Phases,
     When::Exit,
 ];
 
@@ -99,6 +102,7 @@ fn ranks() {
             job.println("ready");
         }
         let row = vec![7u64; 8 << 10];
+        let mut array = job.array::<u64>(Layout::cyclic(1000)).unwrap();
         let begun = Instant::now();
         // The killer is dead itself after this time.
         while begun.elapsed() < Duration::from_secs(60) {
@@ -137,6 +141,13 @@ fn ranks() {
                         0 => assert_eq!(event.wait().len(), len),
                         _ => drop(event),
                     }
+                }
+                "Phases" => {
+                    drop(array.store(random.below(500), row[..random.below(500)].to_vec()));
+                    array.own(|mine| mine.iter_mut().for_each(|x| *x += 1));
+                    let other = job.array::<u64>(Layout::per_rank(100)).unwrap();
+                    std::thread::sleep(Duration::from_micros(random.below(300) as u64));
+                    array.freeze(|all| other.put(100 * job.rank().index(), all.get(random.below(1000))));
                 }
                 "Flood" if job.rank().0 == 0 => _ = std::hint::black_box((0..10_000u64).fold(0, |a, b| a ^ b)),
                 "Flood" => messages(job, &mut random, block, Rank(0), &text),
@@ -198,7 +209,7 @@ fn kills(hosts: Option<&Namespaces>, default: u64) {
     println!("kills: {kills} of {kills} as they should be: {summary:?}");
 }
 
-/// The moments that have to do with messages, each some times.
+/// The moments that have to do with messages and arrays, each some times.
 #[test]
 fn kills_among_messages() {
     if std::env::var("CASE").is_ok() {
@@ -208,8 +219,11 @@ fn kills_among_messages() {
     let first = time.as_nanos() as u64 >> 10 & 0xffff_ffff;
     println!("SEED={first}");
     let mut summary = Summary::default();
-    for (i, when) in
-        [When::Messages, When::Calls, When::Flood, When::Reference].into_iter().cycle().take(24).enumerate()
+    for (i, when) in [When::Messages, When::Calls, When::Flood, When::Reference, When::Phases]
+        .into_iter()
+        .cycle()
+        .take(25)
+        .enumerate()
     {
         one_kill(first + i as u64, None, Some(when), &mut summary);
     }
@@ -230,7 +244,7 @@ fn one_kill(seed: u64, hosts: Option<&Namespaces>, wanted: Option<When>, summary
         When::Join if hosts.is_some() => 100_000 + 5_000 * procs,
         When::Start if hosts.is_some() => 30_000,
         When::Join => 3_000 + 2_000 * procs,
-        When::Asleep | When::Messages | When::Calls | When::Flood | When::Reference => 20_000,
+        When::Asleep | When::Messages | When::Calls | When::Flood | When::Reference | When::Phases => 20_000,
         _ => 5_000,
     };
     let delay = Duration::from_micros(random.below(longest) as u64);
