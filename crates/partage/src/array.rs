@@ -40,10 +40,8 @@ use partage_conduit::shm::rma::Parts;
 use partage_plan::layout::{Layout, Piece, Run, Spread};
 use std::any::type_name;
 use std::cell::RefCell;
-use std::collections::hash_map::DefaultHasher;
+use std::collections::BTreeSet;
 use std::fmt;
-use std::hash::{Hash, Hasher};
-use std::mem::offset_of;
 use std::ops::{Bound, Range, RangeBounds};
 use std::rc::Rc;
 
@@ -563,8 +561,11 @@ struct Book {
     dropped: Vec<u16>,
     /// Dropped here and told.
     told: Vec<u16>,
-    /// Memory of every rank for agreeing, at equal offsets: [`Board`]s, each for so many slots more.
-    boards: Vec<u64>,
+    /// The free ones of them.
+    free: BTreeSet<u16>,
+    /// Where every rank has its board: what it wants to have, and how often arrays were dropped, by anybody, of every slot
+    /// that falls to it if they are dealt out in turn.
+    board: Option<u64>,
 }
 
 /// The number of an array. Used again when all ranks have dropped the array.
@@ -578,18 +579,9 @@ struct Slot {
     used: u64,
 }
 
-/// What ranks tell each other about arrays.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Board {
-    /// How often arrays of these slots were dropped, by anybody; in the memory of the rank that a slot's number says.
-    drops: [u64; SLOTS],
-    /// What this rank wants to have.
-    wanted: Description,
-}
-
-/// Slots of a board.
-const SLOTS: usize = 1008;
+/// Votes on a new array that are no offsets of blocks.
+const NO_ROOM: u64 = 0;
+const DIFFERENT: u64 = 1;
 
 /// All that members must give alike.
 type Description = [u64; 16];
@@ -610,95 +602,114 @@ impl Wanted {
     fn new<T>(spread: &Spread, room: u64, zeroed: bool) -> Wanted {
         let (align, words) = ((align_of::<T>() as u64).max(64), spread.layout().words());
         // The type's name only helps to find mistakes: elements are plain bytes.
-        let mut name = DefaultHasher::new();
-        type_name::<T>().hash(&mut name);
         let mut description = [0; 16];
         description[..words.len()].copy_from_slice(&words);
-        description[12..].copy_from_slice(&[zeroed.into(), size_of::<T>() as u64, align, name.finish()]);
+        description[12..].copy_from_slice(&[
+            zeroed.into(),
+            size_of::<T>() as u64,
+            align,
+            hash(type_name::<T>().bytes().map(u64::from)),
+        ]);
         let only = spread.only_member().map(|r| Rank(r as u32));
         Wanted { head: words[0] << 60 | spread.len() as u64, description, room, align, only, zeroed }
     }
 
     fn hash(&self) -> u64 {
-        let mut hash = DefaultHasher::new();
-        self.description.hash(&mut hash);
-        hash.finish()
+        hash(self.description.into_iter())
     }
 }
 
+/// Some number that differs if the words do, as a rule.
+fn hash(words: impl Iterator<Item = u64>) -> u64 {
+    words.fold(0x9e37_79b9_7f4a_7c15, |all: u64, word| (all.rotate_left(23) ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd))
+}
+
 impl Team {
-    /// The number of a new array, and where its parts begin. Three barriers. Before the first, everything that ranks had under
-    /// way is complete and everybody has told what it has dropped; so all find the same blocks to be free, and take the
-    /// same. Before the second, all have zeroed theirs; it says whether all have one. Before the third, each has compared
-    /// what its neighbour wants with what it wants itself: all want the same, to the bit.
+    /// The number of a new array, and where its parts begin. Two barriers. Before the first, everything that ranks had under way
+    /// is complete, and everybody has told what it has dropped and what it wants to have. So after it all find the same
+    /// blocks to be free, and take the same; and each compares what its neighbour wants with what it wants itself. The
+    /// second says whether all have found a block, zeroed it, and want the same, to the bit.
     fn agree_on_array(&self, site: Site, wanted: &Wanted) -> Result<(u16, u64)> {
         let (inner, me) = (&self.inner, self.inner.rank);
         inner.quiet_at(site);
         inner.tell_of_dropped(site);
+        let board = self.board(site, wanted.head)?;
+        let at = At { rank: me.0, offset: board };
+        inner.own_table().write(at, bytemuck::bytes_of(&wanted.description)).expect("a board of mine");
         self.meet(Tag::Call(Call::Array, wanted.head), u64::MAX, move || site);
 
         inner.reclaim(site);
+        let left = (me.0 + self.size() as u32 - 1) % self.size() as u32;
+        let mut theirs = Description::zeroed();
+        let read = inner.seat.get(site, At::guarded(left, board), bytemuck::bytes_of_mut(&mut theirs));
+        inner.unless_outside(read).expect("a board of ours");
+        let same = theirs == wanted.description;
+
         let mut book = inner.arrays.0.borrow_mut();
-        let slot = book.slots.iter().position(|s| s.block.is_none()).unwrap_or(book.slots.len());
-        let new_board = slot >= SLOTS * book.boards.len();
-        let board = match book.boards.first() {
-            _ if slot >= MOST_ARRAYS => Err(format!("there are {MOST_ARRAYS} already; drop some")),
-            _ if new_board => {
-                let taken = inner.seat.take(Half::Guarded, Side::Symmetric, size_of::<Board>() as u64, 64);
-                taken.inspect(|&board| book.boards.push(board)).map(|_| book.boards[0]).map_err(|e| e.to_string())
-            }
-            first => Ok(*first.expect("there is one for slot 0")),
-        };
+        let slot = book.free.first().map_or(book.slots.len(), |&slot| slot as usize);
         let side = if wanted.only.is_some() { Side::Local } else { Side::Symmetric };
-        let taken = board.and_then(|board| {
-            let at = At { rank: me.0, offset: board + offset_of!(Board, wanted) as u64 };
-            inner.own_table().write(at, bytemuck::bytes_of(&wanted.description)).expect("a board of mine");
-            match wanted.only {
-                Some(only) if only != me => Ok(u64::MAX),
-                _ => inner
-                    .seat
-                    .take_with(Half::Guarded, side, wanted.room, wanted.align, wanted.zeroed)
-                    .map_err(|e| e.to_string()),
-            }
-        });
-        let vote = *taken.as_ref().unwrap_or(&0);
+        let taken = match wanted.only {
+            _ if slot >= MOST_ARRAYS => Err(format!("there are {MOST_ARRAYS} already; drop some")),
+            Some(only) if only != me => Ok(u64::MAX),
+            _ => inner
+                .seat
+                .take_with(Half::Guarded, side, wanted.room, wanted.align, wanted.zeroed)
+                .map_err(|e| e.to_string()),
+        };
         drop(book);
+        let vote = if same { *taken.as_ref().unwrap_or(&NO_ROOM) } else { DIFFERENT };
         let agreed = self.meet(Tag::Call(Call::ArrayDetails, wanted.hash()), vote, move || site);
-        let mut book = inner.arrays.0.borrow_mut();
-        if agreed == 0 {
-            if taken.as_ref().is_ok_and(|&block| block != u64::MAX) {
-                inner.seat.give(Half::Guarded, side, vote);
-            }
-            if new_board && book.boards.len() * SLOTS > slot {
-                let board = book.boards.pop().expect("just taken");
-                inner.seat.give(Half::Guarded, Side::Symmetric, board);
+        if agreed == DIFFERENT || agreed != vote && vote > DIFFERENT && vote != u64::MAX && agreed > DIFFERENT {
+            panic!("{me}: {site}: the members do not want the same array");
+        }
+        if agreed == NO_ROOM {
+            if let Ok(block) = taken
+                && block != u64::MAX
+            {
+                inner.seat.give(Half::Guarded, side, block);
             }
             let why = taken.err().unwrap_or_else(|| "another rank has no room".into());
             return Err(Error::out_of_memory(format!("{me}: array of {} on a rank: {why}", bytes(wanted.room))));
         }
-        if slot == book.slots.len() {
+        book = inner.arrays.0.borrow_mut();
+        if book.free.pop_first().is_none() {
             book.slots.push(Slot::default());
         }
         let used = book.slots[slot].used + 1;
         book.slots[slot] = Slot { block: Some((side, agreed)), mine: vote != u64::MAX, used };
-        let (left, mut theirs) = ((me.0 + self.size() as u32 - 1) % self.size() as u32, Description::zeroed());
-        let at = At::guarded(left, book.boards[0] + offset_of!(Board, wanted) as u64);
-        drop(book);
-        let read = inner.seat.get(site, at, bytemuck::bytes_of_mut(&mut theirs));
-        inner.unless_outside(read).expect("a board of ours");
-        let same = (theirs == wanted.description && (vote == agreed || vote == u64::MAX)).into();
-        if self.meet(Tag::Call(Call::ArrayDetails, wanted.hash()), same, move || site) == 0 {
-            panic!("{me}: {site}: the members do not want the same array");
-        }
         Ok((slot as u16, agreed))
+    }
+
+    /// Where the board is: memory of every rank for agreeing, taken together at the first call, for good.
+    fn board(&self, site: Site, head: u64) -> Result<u64> {
+        let inner = &self.inner;
+        if let Some(board) = inner.arrays.0.borrow().board {
+            return Ok(board);
+        }
+        let len = size_of::<Description>() + 8 * MOST_ARRAYS.div_ceil(self.size());
+        let taken = inner.seat.take(Half::Guarded, Side::Symmetric, len as u64, 64);
+        let vote = *taken.as_ref().unwrap_or(&NO_ROOM);
+        if self.meet(Tag::Call(Call::Array, head), vote, move || site) == NO_ROOM {
+            let why = match taken {
+                Ok(board) => {
+                    inner.seat.give(Half::Guarded, Side::Symmetric, board);
+                    "another rank has no room".into()
+                }
+                Err(why) => why.to_string(),
+            };
+            return Err(Error::out_of_memory(format!("{}: array: {why}", inner.rank)));
+        }
+        inner.arrays.0.borrow_mut().board = taken.as_ref().ok().copied();
+        Ok(taken.expect("agreed"))
     }
 }
 
 impl Inner {
     /// Where it is counted who has dropped the array of this number.
     fn counter(&self, slot: u16) -> At {
-        let (board, i) = (self.arrays.0.borrow().boards[slot as usize / SLOTS], slot as usize % SLOTS);
-        At::guarded(u32::from(slot) % self.size as u32, board + 8 * i as u64)
+        let (turn, i) = (slot as usize % self.size, slot as usize / self.size);
+        let board = self.arrays.0.borrow().board.expect("there have been arrays");
+        At::guarded(turn as u32, board + (size_of::<Description>() + 8 * i) as u64)
     }
 
     fn count(&self, site: Site, slot: u16, op: Op) -> u64 {
@@ -722,11 +733,12 @@ impl Inner {
             if self.count(site, slot, Op::Load) < used * self.size as u64 {
                 return true;
             }
-            let Slot { block, mine, .. } = &mut self.arrays.0.borrow_mut().slots[slot as usize];
-            let (side, block) = block.take().expect("it was alive until now");
-            if *mine {
+            let mut book = self.arrays.0.borrow_mut();
+            let (side, block) = book.slots[slot as usize].block.take().expect("it was alive until now");
+            if book.slots[slot as usize].mine {
                 self.seat.give(Half::Guarded, side, block);
             }
+            book.free.insert(slot);
             false
         });
         self.arrays.0.borrow_mut().told = told;

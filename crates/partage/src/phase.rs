@@ -80,7 +80,9 @@ impl Team {
         // nor, because of its lifetime, the call of `f`.
         let result = f(unsafe { arrays.view() });
         // Reads of frozen arrays, before somebody may write to them.
-        self.inner.complete_far(exit());
+        if !self.inner.seat.is_quiet() {
+            self.inner.complete_far(exit());
+        }
         self.agree(&list, Call::PhaseEnd, exit);
         arrays.end();
         result
@@ -89,10 +91,16 @@ impl Team {
     #[inline(always)]
     #[track_caller]
     fn agree(&self, list: &List, call: Call, site: impl Fn() -> Site + Copy) {
-        for &word in &list.before {
-            self.meet(Tag::Call(call, word), u64::MAX, site);
+        if !list.before.is_empty() {
+            self.agree_on_more(list, call, site());
         }
         self.meet(Tag::Call(call, list.word), u64::MAX, site);
+    }
+
+    #[cold]
+    #[track_caller]
+    fn agree_on_more(&self, list: &List, call: Call, site: Site) {
+        list.before.iter().for_each(|&word| _ = self.meet(Tag::Call(call, word), u64::MAX, move || site));
     }
 }
 
