@@ -1,6 +1,7 @@
 //! Arrays and phases, against a sequential oracle: what every rank finds is what the program says that was put there.
 
 use crate::{Case, Random, mixed, refusal, value};
+use partage::am::Request;
 use partage::bytemuck::{bytes_of, cast_slice};
 use partage::layout::Run;
 use partage::prelude::*;
@@ -9,10 +10,14 @@ use std::mem::{forget, swap};
 use std::ops::Range;
 
 /// All of them.
-pub const CASES: [Case; 14] = [
+pub const CASES: [Case; 18] = [
     ("arrays of every layout and type hold what was put", contents),
     ("long ranges of arrays cross ranks", long_ranges),
     ("elements are words for atomics", words),
+    ("slices and blocks are parts of arrays", slices),
+    ("a long message into an array comes after its elements", long_messages),
+    ("blocks over all ranks are taken and given back by anybody", blocks),
+    ("what is stored by pointers arrives, waited for or not", stores),
     ("in a phase every rank has its part, or all have all", phases),
     ("a phase begins after what was before it, and what comes after it waits", edges_of_phases),
     ("a phase has any number of arrays", many_arrays),
@@ -686,4 +691,162 @@ fn misuse(job: &Job) {
     none.fill(.., 1);
     none.put_slice(0, &[]);
     job.barrier();
+}
+
+fn slices(job: &Job) {
+    let (n, me) = (31 * job.size(), job.rank().index());
+    let a = job.array::<u32>(Layout::block_cyclic(n, 5)).unwrap();
+    a.my_indices().for_each(|i| a.put(i, i as u32));
+    job.barrier();
+    let all: Vec<usize> = (0..a.blocks().unwrap()).flat_map(|b| a.block(b)).collect();
+    assert_eq!(all, (0..n).collect::<Vec<_>>());
+    assert!((0..a.blocks().unwrap()).all(|b| a.block(b).all(|i| a.affinity(i) == a.affinity(a.block(b).start))));
+    let slice = a.slice(3..n - 4);
+    let inner = slice.slice(1..=10).slice(2..);
+    assert_eq!((slice.len(), inner.len(), inner.indices(), inner.is_empty()), (n - 7, 8, 6..14, false));
+    let mut got = [0; 5];
+    inner.get_slice(3, &mut got);
+    assert_eq!((got, inner.get(0), inner.fetch().wait()[7]), ([9, 10, 11, 12, 13], 6, 13));
+    assert_eq!(inner.affinity(1), a.affinity(7));
+    job.barrier();
+    if me == 0 {
+        inner.fill(7);
+        inner.put_slice(1, &[1, 2]);
+        inner.put(7, 3);
+    }
+    job.barrier();
+    assert_eq!(a.fetch(5..15).wait(), [5, 7, 1, 2, 7, 7, 7, 7, 3, 14]);
+    for wrong in [
+        refusal("a mistake", || _ = slice.slice(5..slice.len() + 1)),
+        refusal("a mistake", || inner.put(8, 0)),
+        refusal("a mistake", || inner.put_slice(7, &[0, 0])),
+        refusal("a mistake", || _ = a.slice(n - 1..n + 1)),
+        refusal("a mistake", || _ = a.block(a.blocks().unwrap())),
+    ] {
+        assert!(wrong.starts_with(&format!("rank {me}: ")), "{wrong}");
+    }
+    assert!(a.slice(n..).is_empty() && slice.slice(4..4).fetch().wait().is_empty());
+    let b = job.array::<u32>(Layout::tiles([4, 6])).unwrap();
+    assert!(b.blocks().is_none() && refusal("a mistake", || _ = b.block(0)).contains("no blocks of one size"));
+    let c = job.array::<u8>(10 * job.size()).unwrap();
+    assert_eq!(c.my_range(), 10 * me..10 * me + 10);
+    assert!(job.size() == 1 || refusal("a mistake", || _ = a.my_range()).contains("my_runs"));
+    job.barrier();
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[bytemuck(crate = "partage::bytemuck")]
+#[repr(C)]
+struct Come {
+    n: u64,
+    sum: GlobalPtr<u64>,
+}
+
+static COME: Request<Come> = Request::new(|_, target, come, _| _ = target.at(come.sum).fetch_add(come.n));
+
+fn long_messages(job: &Job) {
+    job.register_handlers(&[&COME]);
+    let (size, me) = (job.size(), job.rank().index());
+    // A lane from every rank to every rank, of several lengths, also longer than a message's payload.
+    let lens = [0, 1, 7, 1000, 20_000];
+    let each: usize = lens.iter().sum();
+    let a = job.array::<u64>(Layout::per_rank(size * each)).unwrap();
+    let sum = job.alloc_all::<u64>(1).unwrap();
+    for to in job.ranks() {
+        let mut at = to.index() * size * each + me * each;
+        for len in lens {
+            let src: Vec<u64> = (0..len).map(|k| mixed([me as u64, len as u64, k as u64])).collect();
+            a.put_am(at, &src, &COME, Come { n: len as u64 + 1, sum: sum.on(to) });
+            at += len;
+        }
+    }
+    // The handlers say that all have come; then all is there, without a barrier.
+    job.wait_until(|| sum.get(job) == (size * (each + lens.len())) as u64);
+    let mut mine = vec![0; size * each];
+    a.cells().read(0, &mut mine);
+    for (from, lane) in mine.chunks(each).enumerate() {
+        let mut at = 0;
+        for len in lens {
+            let right = |k: usize| lane[at + k] == mixed([from as u64, len as u64, k as u64]);
+            assert!((0..len).all(right), "from {from}, {len} values");
+            at += len;
+        }
+    }
+    job.barrier();
+    if size > 1 {
+        let wrong = refusal("a mistake", || a.put_am(size * each - 1, &[1, 2], &COME, Come { n: 0, sum }));
+        assert!(wrong.contains("lie on several ranks"), "{wrong}");
+    }
+    job.barrier();
+    job.free_all(sum);
+}
+
+fn blocks(job: &Job) {
+    let (size, me) = (job.size(), job.rank().index());
+    let told = job.alloc_all::<BlockPtr<u64>>(1).unwrap();
+    for round in 0..3 {
+        // Everybody takes some, without the others, and tells its neighbour.
+        let (n, first) = (1 + 37 * (me + round), (me + round) % size);
+        let layout = match round {
+            0 => Layout::block_cyclic(n, 4),
+            1 => Layout::block_cyclic(n, 3).starting_at(first),
+            _ => Layout::on(first, n),
+        };
+        let p = job.alloc_blocks::<u64>(layout).unwrap();
+        for i in 0..n {
+            let at = p.offset(job, i as isize);
+            assert_eq!((at.ptr().get(job), at.distance(job, p)), (0, i as isize), "not zeroed, or not there");
+            at.ptr().put(job, mixed([me as u64, i as u64]));
+        }
+        told.on(job.neighbor(1)).put(job, p);
+        job.barrier();
+        let (theirs, from) = (told.get(job), job.neighbor(-1).index());
+        let n = 1 + 37 * (from + round);
+        for i in 0..n {
+            assert_eq!(theirs.offset(job, i as isize).ptr().get(job), mixed([from as u64, i as u64]), "{theirs:?} {i}");
+        }
+        let mine: Vec<usize> = theirs.mine(job, n).collect();
+        let rank = |i: &usize| theirs.offset(job, *i as isize).rank() == job.rank();
+        assert_eq!(mine, (0..n).filter(rank).collect::<Vec<_>>());
+        job.barrier();
+        job.free_blocks(theirs);
+        assert!(refusal("a mistake", || job.free_blocks(theirs)).contains("no blocks start at"));
+        job.barrier();
+    }
+    job.free_blocks(BlockPtr::<u64>::NULL);
+    assert!(job.alloc_blocks::<u8>(Layout::tiles([3, 3])).is_err() && job.alloc_blocks::<u64>(1 << 60).is_err());
+    let all = job.alloc_blocks_all::<u64>(Layout::block_cyclic(50, 2)).unwrap();
+    job.free_blocks_all(all);
+    job.free_all(told);
+}
+
+fn stores(job: &Job) {
+    let n = 300;
+    let p = job.alloc_all::<u64>(n * 2).unwrap();
+    let right = job.neighbor(1);
+    let value = |from: Rank, k: usize| mixed([u64::from(from.0), k as u64]);
+    for k in 0..n {
+        let event = p.on(right).add(k).store(job, vec![value(job.rank(), k)]);
+        match k % 3 {
+            0 => assert_eq!(event.wait(), [value(job.rank(), k)], "the buffer comes back"),
+            1 => drop(event),
+            _ => forget(event),
+        }
+    }
+    p.on(right).add(n).store(job, (n..2 * n).map(|k| value(job.rank(), k)).collect()).wait();
+    job.quiet();
+    job.barrier();
+    let left = job.neighbor(-1);
+    let all = p.fetch(job, 2 * n).wait();
+    assert!((0..2 * n).all(|k| all[k] == value(left, k)));
+    let (mut coming, mut polls) = (p.on(right).fetch(job, 2 * n), 0);
+    while !coming.test() {
+        polls += 1;
+    }
+    assert!(coming.wait().iter().enumerate().all(|(k, &x)| x == value(job.rank(), k)), "after {polls} looks");
+    drop(p.on(right).fetch(job, n));
+    assert!(p.add(1) > p && p.add(3).sub(2) == p.add(1));
+    refusal("before all memory", || p.sub(usize::MAX).get(job));
+    job.barrier();
+    job.free_all(p);
 }

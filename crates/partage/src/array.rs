@@ -24,9 +24,10 @@
 //! });
 //! ```
 
+use crate::am::Request;
 use crate::atomic::{Place, Word};
 use crate::error::{Error, Result};
-use crate::job::Inner;
+use crate::job::{Inner, Job};
 use crate::scope::{Event, Scope, Transfer};
 use crate::team::{Rank, Team};
 use bytemuck::{Pod, Zeroable};
@@ -283,6 +284,74 @@ impl<T: Pod> SharedArray<T> {
         Event::owned(started, values)
     }
 
+    /// Writes all of `src` from element `i` on, which must lie on one rank, then runs the handler there: a long message into an
+    /// array. The elements are there when the handler runs; it is told which by its arguments. (It cannot reach the array,
+    /// which may be in a phase by then, and nothing lands in one.)
+    ///
+    /// ```
+    /// use partage::am::Request;
+    /// use partage::prelude::*;
+    /// // Counts what has come, in open memory.
+    /// static COME: Request<GlobalPtr<u64>> = Request::new(|_, target, count, _| _ = target.at(count).fetch_add(1));
+    /// partage::test(3, |job| {
+    ///     job.register_handlers(&[&COME]);
+    ///     let (halos, come) = (job.array::<f64>(Layout::per_rank(8)).unwrap(), job.alloc_all::<u64>(1).unwrap());
+    ///     let right = job.neighbor(1);
+    ///     halos.put_am(8 * right.index(), &[1.5; 4], &COME, come.on(right));
+    ///     job.wait_until(|| come.get(job) == 1);
+    ///     assert_eq!(halos.cells().get(3), 1.5);
+    ///     # job.barrier();
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn put_am<A: Pod>(&self, i: usize, src: &[T], handler: &'static Request<A>, args: A) {
+        let (site, me) = (Site::here("put_am"), self.inner.rank);
+        let range = self.check("put_am", i, src.len());
+        let to = self.affinity(i);
+        if self.spread.pieces(range.clone()).any(|piece| piece.member != to.index()) {
+            panic!("{me}: put_am: elements {range:?} lie on several ranks; one message goes to one");
+        }
+        self.complete(self.start_puts(site, range, src));
+        Job::of(self.inner.clone()).am(to, handler, args, &[]);
+    }
+
+    /// A part of the array, which can be passed on and taken apart like a slice.
+    ///
+    /// ```
+    /// partage::test(2, |job| {
+    ///     let a = job.array::<u16>(100).unwrap();
+    ///     let middle = a.slice(40..60);
+    ///     if job.rank().0 == 0 {
+    ///         middle.slice(5..).put(0, 7);
+    ///     }
+    ///     job.barrier();
+    ///     assert_eq!((middle.len(), middle.get(5), a.get(45)), (20, 7, 7));
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> SharedSlice<'_, T> {
+        let range = self.check_bounds("slice", &range);
+        SharedSlice { array: self, start: range.start, len: range.len() }
+    }
+
+    /// How many blocks the array has, where it has blocks of one size.
+    pub fn blocks(&self) -> Option<usize> {
+        self.spread.block().map(|block| self.len.div_ceil(block))
+    }
+
+    /// The indices of the b-th block: `a.fetch(a.block(3))`.
+    #[track_caller]
+    pub fn block(&self, b: usize) -> Range<usize> {
+        let (me, size) = (self.inner.rank, self.spread.block());
+        match self.blocks().zip(size) {
+            Some((blocks, size)) if b < blocks => b * size..self.len.min((b + 1).saturating_mul(size)),
+            Some((blocks, _)) => panic!("{me}: block: there is no block {b}, the array has {blocks}"),
+            None => {
+                panic!("{me}: block: an array in this layout has no blocks of one size; my_runs gives what is mine")
+            }
+        }
+    }
+
     /// My part, by value and without any synchronization.
     pub fn cells(&self) -> Cells<'_, T> {
         Cells { array: self, len: self.local_len() }
@@ -320,16 +389,7 @@ impl<T: Pod> SharedArray<T> {
 
     #[track_caller]
     fn check_bounds(&self, call: &str, range: &impl RangeBounds<usize>) -> Range<usize> {
-        let start = match range.start_bound() {
-            Bound::Included(&n) => n,
-            Bound::Excluded(&n) => n.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&n) => n.saturating_add(1),
-            Bound::Excluded(&n) => n,
-            Bound::Unbounded => self.len,
-        };
+        let Range { start, end } = bounds(range, self.len);
         if start > end {
             self.check_usable(call);
             panic!("{}: {call}: elements {start}..{end} are no range", self.inner.rank);
@@ -479,6 +539,116 @@ impl<T> fmt::Debug for SharedArray<T> {
         let (n, name, layout) = (self.spread.len(), type_name::<T>(), self.spread.layout());
         write!(f, "array {} of {n} {name}, {layout:?}", self.slot)
     }
+}
+
+/// A part of an array: what [`SharedArray::slice`] gives. Like a pair of pointers; indices count from its start.
+#[derive(Debug)]
+pub struct SharedSlice<'a, T> {
+    array: &'a SharedArray<T>,
+    start: usize,
+    len: usize,
+}
+
+impl<T> Clone for SharedSlice<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for SharedSlice<'_, T> {}
+
+impl<'a, T: Pod> SharedSlice<'a, T> {
+    /// How many elements.
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Are there none?
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The indices of its elements in the array.
+    pub fn indices(self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+
+    /// A part of it.
+    #[track_caller]
+    pub fn slice(self, range: impl RangeBounds<usize>) -> SharedSlice<'a, T> {
+        let Range { start, end } = bounds(&range, self.len);
+        let len = end.saturating_sub(start);
+        SharedSlice { start: self.check("slice", start, len), len, ..self }
+    }
+
+    /// The rank that has element `i`.
+    #[track_caller]
+    pub fn affinity(self, i: usize) -> Rank {
+        self.array.affinity(self.check("affinity", i, 1))
+    }
+
+    /// Reads element `i`.
+    #[inline]
+    #[track_caller]
+    pub fn get(self, i: usize) -> T {
+        self.array.get(self.check("get", i, 1))
+    }
+
+    /// Writes element `i`.
+    #[inline]
+    #[track_caller]
+    pub fn put(self, i: usize, value: T) {
+        self.array.put(self.check("put", i, 1), value);
+    }
+
+    /// Reads `dst.len()` elements from `i` on.
+    #[track_caller]
+    pub fn get_slice(self, i: usize, dst: &mut [T]) {
+        self.array.get_slice(self.check("get_slice", i, dst.len()), dst);
+    }
+
+    /// Writes all of `src` from element `i` on.
+    #[track_caller]
+    pub fn put_slice(self, i: usize, src: &[T]) {
+        self.array.put_slice(self.check("put_slice", i, src.len()), src);
+    }
+
+    /// Writes `value` to all elements.
+    #[track_caller]
+    pub fn fill(self, value: T) {
+        self.array.fill(self.indices(), value);
+    }
+
+    /// Starts reading all elements.
+    #[track_caller]
+    pub fn fetch(self) -> Event<'a, Vec<T>> {
+        self.array.fetch(self.indices())
+    }
+
+    /// The index in the array.
+    #[inline]
+    #[track_caller]
+    fn check(self, call: &str, i: usize, n: usize) -> usize {
+        if i.checked_add(n).is_none_or(|end| end > self.len) {
+            let (me, len) = (self.array.inner.rank, self.len);
+            panic!("{me}: {call}: {n} elements from {i} on do not lie in a slice of {len}");
+        }
+        self.start + i
+    }
+}
+
+/// Where a range of something of this length starts and ends.
+fn bounds(range: &impl RangeBounds<usize>, len: usize) -> Range<usize> {
+    let start = match range.start_bound() {
+        Bound::Included(&n) => n,
+        Bound::Excluded(&n) => n.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&n) => n.saturating_add(1),
+        Bound::Excluded(&n) => n,
+        Bound::Unbounded => len,
+    };
+    start..end
 }
 
 /// A rank's own part of an array, read and written by value: what [`SharedArray::cells`] gives.

@@ -65,7 +65,7 @@ pub use start::{Launch, Outcome, run, test};
 
 /// What a program needs: `use partage::prelude::*;`
 pub mod prelude {
-    pub use crate::array::SharedArray;
+    pub use crate::array::{SharedArray, SharedSlice};
     pub use crate::block::BlockPtr;
     pub use crate::job::{Distance, Job};
     pub use crate::ptr::GlobalPtr;

@@ -172,7 +172,7 @@ impl<T: Pod> SharedArray<T> {
     /// No rank writes to this rank's part while the slice lives.
     pub unsafe fn local_unchecked(&self) -> &[T] {
         // SAFETY: as the caller promises.
-        unsafe { self.slice(self.inner.rank, self.len).expect("mine is mapped") }
+        unsafe { self.part_of(self.inner.rank, self.len).expect("mine is mapped") }
     }
 
     /// My part, without any synchronization.
@@ -182,14 +182,14 @@ impl<T: Pod> SharedArray<T> {
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn local_mut_unchecked(&self) -> &mut [T] {
         // SAFETY: as the caller promises.
-        unsafe { self.slice_mut(self.len) }
+        unsafe { self.my_part(self.len) }
     }
 
     /// The part of a rank, of an array of `len` elements, if it is mapped.
     ///
     /// # Safety
     /// Nobody writes to it while the slice lives.
-    unsafe fn slice<'p>(&self, rank: Rank, len: usize) -> Option<&'p [T]> {
+    unsafe fn part_of<'p>(&self, rank: Rank, len: usize) -> Option<&'p [T]> {
         let n = if len == 0 { 0 } else { self.spread.part_len(rank.index()) };
         let p = self.inner.own_table().locate(At { rank: rank.0, offset: self.start }, n * size_of::<T>())?;
         // SAFETY: mapped as long as the array's `inner`, aligned as it was taken, and any bytes are values.
@@ -200,7 +200,7 @@ impl<T: Pod> SharedArray<T> {
     ///
     /// # Safety
     /// No other access to it while the slice lives.
-    unsafe fn slice_mut<'p>(&self, len: usize) -> &'p mut [T] {
+    unsafe fn my_part<'p>(&self, len: usize) -> &'p mut [T] {
         let (n, rank) = (if len == 0 { 0 } else { self.mine }, self.inner.rank.0);
         let p = self.inner.own_table().locate(At { rank, offset: self.start }, n * size_of::<T>());
         // SAFETY: as above, and exclusive.
@@ -306,7 +306,7 @@ impl<T: Pod> Phase for Owned<'_, T> {
 
     unsafe fn view<'p>(&mut self) -> &'p mut [T] {
         // SAFETY: in a phase, a rank's own part is its alone.
-        unsafe { self.0.array.slice_mut(self.0.len) }
+        unsafe { self.0.array.my_part(self.0.len) }
     }
 }
 
@@ -420,7 +420,7 @@ impl<'p, T: Pod> View<'p, T> {
     /// The part of a rank of my node; `None` where it cannot be mapped.
     pub fn part(&self, rank: Rank) -> Option<&'p [T]> {
         // SAFETY: nobody writes to a frozen array.
-        unsafe { self.array.slice(rank, self.len) }
+        unsafe { self.array.part_of(rank, self.len) }
     }
 
     /// Reads element `i`, wherever it lies.

@@ -29,6 +29,7 @@ use partage_conduit::contract::At;
 use partage_conduit::ofi::rma::Started;
 use partage_conduit::record::Site;
 use partage_conduit::shm::rma::Reach;
+use std::cmp::Ordering;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::{fmt, hash};
@@ -57,6 +58,17 @@ impl<T> PartialEq for GlobalPtr<T> {
     }
 }
 impl<T> Eq for GlobalPtr<T> {}
+impl<T> PartialOrd for GlobalPtr<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+/// By rank, then by place.
+impl<T> Ord for GlobalPtr<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.bits.cmp(&other.bits)
+    }
+}
 impl<T> hash::Hash for GlobalPtr<T> {
     fn hash<H: hash::Hasher>(&self, state: &mut H) {
         self.bits.hash(state);
@@ -126,6 +138,14 @@ impl<T: Pod> GlobalPtr<T> {
     pub fn add(self, n: usize) -> Self {
         let offset = (n as u64).saturating_mul(size_of::<T>() as u64).saturating_add(self.bits & OFFSET);
         Self::from_bits(self.bits & !OFFSET | offset.min(OFFSET))
+    }
+
+    /// `n` elements before this one. Checked when it is used.
+    #[allow(clippy::should_implement_trait)]
+    pub fn sub(self, n: usize) -> Self {
+        let back = (n as u64).saturating_mul(size_of::<T>() as u64);
+        // Page 0 of a segment is nobody's.
+        Self::from_bits(self.bits & !OFFSET | (self.bits & OFFSET).saturating_sub(back))
     }
 
     /// How many elements this lies after `origin`; both on the same rank.

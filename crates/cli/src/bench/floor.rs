@@ -290,29 +290,40 @@ impl Places {
 
 const OFFSET: u64 = (1 << 44) - 1;
 
-/// A block-cyclic array by hand, in blocks of 8: bases, shifts and a check.
+/// A block-cyclic array by hand, in blocks of 8: bases, arithmetic and a check.
 pub struct Cyclic {
     bases: Vec<*const u64>,
     len: usize,
-    /// Logarithm of the ranks, which are a power of two.
-    ranks: u32,
 }
 
 impl Cyclic {
     /// Over `block`, which has the parts of `len` values on every rank.
     pub fn new(job: &Job, block: GlobalPtr<u64>, len: usize) -> Cyclic {
-        let part = len / job.size();
-        assert!(job.size().is_power_of_two() && len.is_multiple_of(8 * job.size()));
-        let bases = job.ranks().map(|r| raw(job, block.on(r).cast(), 8 * part).cast_const().cast()).collect();
-        Cyclic { bases, len, ranks: job.size().ilog2() }
+        assert!(len.is_multiple_of(8 * job.size()));
+        let part = |r| raw(job, block.on(r).cast(), 8 * len / job.size()).cast_const().cast();
+        Cyclic { bases: job.ranks().map(part).collect(), len }
     }
 
-    /// Adds up the elements of these indices.
+    /// Adds up the elements of these indices, for any number of ranks.
     #[inline(never)]
     pub fn get(&self, indices: &[usize]) -> u64 {
+        let ranks = self.bases.len();
+        self.sum(indices, |i| ((i / 8) % ranks, i / (8 * ranks) * 8 + i % 8))
+    }
+
+    /// The same for numbers of ranks that are powers of two: without a division.
+    #[inline(never)]
+    pub fn get_by_shifts(&self, indices: &[usize]) -> u64 {
+        let shift = self.bases.len().ilog2();
+        assert!(self.bases.len().is_power_of_two());
+        self.sum(indices, |i| ((i >> 3) & ((1 << shift) - 1), ((i >> (3 + shift)) << 3) | (i & 7)))
+    }
+
+    #[inline(always)]
+    fn sum(&self, indices: &[usize], locate: impl Fn(usize) -> (usize, usize)) -> u64 {
         indices.iter().fold(0, |sum: u64, &i| {
             assert!(i < self.len);
-            let (rank, k) = ((i >> 3) & ((1 << self.ranks) - 1), ((i >> (3 + self.ranks)) << 3) | (i & 7));
+            let (rank, k) = locate(i);
             // SAFETY: an element of the array, which no rank writes to meanwhile.
             sum.wrapping_add(unsafe { self.bases[rank].add(k).read_volatile() })
         })

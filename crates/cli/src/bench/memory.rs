@@ -32,8 +32,17 @@ pub fn local_loop(b: &Bench) -> Measured {
     )
 }
 
-/// An element by its index, in blocks of 8, shuffled, beside the same by hand: nanoseconds each.
+/// An element by its index, in blocks of 8, shuffled, beside the same by hand for any number of ranks: nanoseconds each.
 pub fn get_cyclic(b: &Bench) -> Measured {
+    get_beside(b, floor::Cyclic::get)
+}
+
+/// The same beside what can be written for a number of ranks that is known to be a power of two.
+pub fn get_cyclic_by_shifts(b: &Bench) -> Measured {
+    get_beside(b, floor::Cyclic::get_by_shifts)
+}
+
+fn get_beside(b: &Bench, by_hand: impl Fn(&floor::Cyclic, &[usize]) -> u64) -> Measured {
     #[inline(never)]
     fn get(array: &SharedArray<u64>, indices: &[usize]) -> u64 {
         indices.iter().fold(0, |sum: u64, &i| sum.wrapping_add(array.get(i)))
@@ -41,7 +50,7 @@ pub fn get_cyclic(b: &Bench) -> Measured {
     const TIMES: usize = 100;
     let array = b.job.array::<u64>(Layout::block_cyclic(VALUES, 8)).expect("128 KiB");
     let block = b.job.alloc_all::<u64>(VALUES / b.job.size()).expect("the same");
-    let by_hand = floor::Cyclic::new(b.job, block, VALUES);
+    let cyclic = floor::Cyclic::new(b.job, block, VALUES);
     let mut indices: Vec<usize> = (0..VALUES).collect();
     let mut random = 1u64;
     for i in (1..VALUES).rev() {
@@ -50,7 +59,7 @@ pub fn get_cyclic(b: &Bench) -> Measured {
     }
     b.compare(
         || b.timed(VALUES * TIMES, || (0..TIMES).for_each(|_| _ = black_box(get(&array, &indices)))),
-        || b.timed(VALUES * TIMES, || (0..TIMES).for_each(|_| _ = black_box(by_hand.get(&indices)))),
+        || b.timed(VALUES * TIMES, || (0..TIMES).for_each(|_| _ = black_box(by_hand(&cyclic, &indices)))),
     )
 }
 

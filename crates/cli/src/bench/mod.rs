@@ -116,11 +116,12 @@ static MICRO: [Figure; 27] = [
 ];
 
 /// Those of `bench memory`.
-static MEMORY: [Figure; 10] = [
+static MEMORY: [Figure; 11] = [
     job("phase_local_loop", 2, Procs, "ns", Ratio(1.02), memory::local_loop),
     job("gptr_get_8", 2, Procs, "ns", Ratio(1.5), ranks::get_8),
     job("gptr_put_8", 2, Procs, "ns", Ratio(1.5), ranks::put_8),
     job("array_get_cyclic", 2, Procs, "ns", Ratio(1.5), memory::get_cyclic),
+    job("array_get_cyclic_by_shifts", 2, Procs, "ns", Limit::None, memory::get_cyclic_by_shifts),
     job("phase_enter_exit_2", 2, Procs, "ns", Ratio(2.5), memory::phase),
     job("phase_enter_exit_2_threads", 2, Threads, "ns", Limit::None, memory::phase),
     job("alloc_array_1m", 2, Procs, "ns", Ratio(20.0), memory::alloc_unset),
