@@ -1,6 +1,6 @@
 //! One suite per contract, run under every mapping: what every job must do, however its ranks are laid out.
 //!
-//! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`array`] is that of arrays
+//! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
 //! and phases, [`am`] that of active messages and atomics, [`rpc`] that of calls and of objects that every rank has,
 //! [`found`] what reviews found. [`soak`] is random traffic with checked contents, for as long as one likes.
 
