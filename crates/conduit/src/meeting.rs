@@ -342,7 +342,9 @@ mod loom_tests {
 
     fn model(n: usize, epochs: u64, preemptions: usize) {
         let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(preemptions);
+        if builder.preemption_bound.is_none() {
+            builder.preemption_bound = Some(preemptions);
+        }
         builder.check(move || {
             let nodes: Arc<Vec<Node>> = Arc::new((0..n).map(|_| Node::default()).collect());
             let others: Vec<_> = (1..n)
