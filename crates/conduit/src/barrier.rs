@@ -834,7 +834,7 @@ mod models {
                 assert_eq!(meet(tag, u64::MAX), Verdict::Agreed { aux: u64::MAX, tag });
                 let ours = |r: usize| Tag::Call(Call::Phase, 3 + r as u64);
                 assert_eq!(meet(ours(r), u64::MAX), Verdict::Disagreed([(0, ours(0)), (1, ours(1))]));
-                assert_eq!(meet(tag, 5 + r as u64), Verdict::Agreed { aux: 5, tag });
+                assert_eq!(meet(Tag::Exit, 5 + r as u64), Verdict::Agreed { aux: 5, tag: Tag::Exit });
             };
             let h = heap.clone();
             let t = loom::thread::spawn(move || side(h, 1));
