@@ -829,6 +829,9 @@ impl Team {
         drop(book);
         let vote = if same { *taken.as_ref().unwrap_or(&NO_ROOM) } else { DIFFERENT };
         let agreed = self.meet(Tag::Call(Call::ArrayDetails, wanted.hash()), vote, move || site);
+        if inner.is_ending() {
+            return Err(Error::config(format!("{me}: array: the job is over")));
+        }
         if agreed == DIFFERENT || agreed != vote && vote > DIFFERENT && vote != u64::MAX && agreed > DIFFERENT {
             panic!("{me}: {site}: the members do not want the same array");
         }

@@ -128,6 +128,12 @@ impl Inner {
         }
     }
 
+    /// Does this rank unwind while the job ends? Then waits in destructors end without what they waited for.
+    #[inline(always)]
+    pub fn is_ending(&self) -> bool {
+        std::thread::panicking() && self.seat.waiter().aborted()
+    }
+
     /// A call that waits is refused in a function that another rank called.
     #[inline(always)]
     #[track_caller]

@@ -44,6 +44,9 @@
 //!    the exit, which this rank never comes to: an uncaught panic ends the job, and after a caught one the next meeting of
 //!    this rank disagrees with theirs, and ends it too.
 //!
+//! 8. *The end of the job.* A wait then ends by unwinding, and no closure runs. But in a destructor that runs while its rank
+//!    unwinds already, waits just end: a phase there gives slices without elements, and handles stay as they are in it.
+//!
 //! The bytes of a slice are any that were ever put there, and `T` is [`Pod`]: they are values. Rust's memory model does not
 //! speak of other processes; between them this is argued at the level of the machine: barriers order memory as
 //! [`partage_conduit::barrier`] says, and accesses by value are made by one opaque routine.
@@ -75,6 +78,9 @@ impl Team {
         arrays.begin(self);
         let list = arrays.list(List::default());
         self.agree(&list, Call::Phase, entry);
+        if self.inner.is_ending() {
+            arrays.hide();
+        }
         // SAFETY: this rank has nothing under way, the lengths of the handles are 0 on all ranks, and all ranks are in this
         // phase until they have passed the barrier below: see the module's obligations. The view does not outlive `arrays`,
         // nor, because of its lifetime, the call of `f`.
@@ -84,7 +90,9 @@ impl Team {
             self.inner.complete_far(exit());
         }
         self.agree(&list, Call::PhaseEnd, exit);
-        arrays.end();
+        if !self.inner.is_ending() {
+            arrays.end();
+        }
         result
     }
 
@@ -267,6 +275,8 @@ mod sealed {
         fn begin(&mut self, team: &Team);
         /// Adds the number and whether it is frozen.
         fn list(&self, list: List) -> List;
+        /// Makes the view reach nothing either.
+        fn hide(&mut self);
         /// Makes the handle reach everything again.
         fn end(&mut self);
     }
@@ -282,6 +292,10 @@ impl<T: Pod> Held<'_, T> {
         self.array.len = 0;
     }
 
+    fn hide(&mut self) {
+        self.len = 0;
+    }
+
     fn end(&mut self) {
         self.array.len = self.len;
     }
@@ -295,6 +309,9 @@ impl<T: Pod> sealed::Held for Owned<'_, T> {
     #[inline(always)]
     fn list(&self, list: List) -> List {
         list.and(self.0.array.slot, false)
+    }
+    fn hide(&mut self) {
+        self.0.hide();
     }
     fn end(&mut self) {
         self.0.end();
@@ -318,6 +335,9 @@ impl<T: Pod> sealed::Held for Frozen<'_, T> {
     #[inline(always)]
     fn list(&self, list: List) -> List {
         list.and(self.0.array.slot, true)
+    }
+    fn hide(&mut self) {
+        self.0.hide();
     }
     fn end(&mut self) {
         self.0.end();
@@ -343,6 +363,9 @@ impl<P: Phase> sealed::Held for Vec<P> {
     }
     fn list(&self, list: List) -> List {
         self.iter().fold(list, |list, array| array.list(list))
+    }
+    fn hide(&mut self) {
+        self.iter_mut().for_each(P::hide);
     }
     fn end(&mut self) {
         self.iter_mut().for_each(P::end);
@@ -370,6 +393,9 @@ macro_rules! tuples {
             fn list(&self, list: List) -> List {
                 $(let list = self.$i.list(list);)+
                 list
+            }
+            fn hide(&mut self) {
+                $(self.$i.hide();)+
             }
             #[inline]
             fn end(&mut self) {

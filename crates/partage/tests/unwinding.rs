@@ -2,6 +2,7 @@
 
 use partage::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Runs the job, which must fail, and returns what the caller's panic says.
 fn failing(ranks: usize, f: impl Fn(&Job) + Sync) -> String {
@@ -53,6 +54,28 @@ fn a_collective_in_a_destructor_does_not_panic_twice() {
         job.barrier();
     });
     assert!(said.contains("only this one"), "{said}");
+}
+
+#[test]
+fn a_phase_in_a_destructor_reaches_nothing() {
+    static SEEN: AtomicUsize = AtomicUsize::new(usize::MAX);
+    struct Last<'j>(&'j Job, SharedArray<u64>);
+    impl Drop for Last<'_> {
+        fn drop(&mut self) {
+            self.1.own(|mine| SEEN.store(mine.len(), Relaxed));
+            assert!(self.1.is_empty() && self.0.array::<u64>(8).is_err());
+        }
+    }
+    let said = failing(2, |job| {
+        let array = job.array::<u64>(8).unwrap();
+        if job.rank() == Rank(1) {
+            panic!("only this one");
+        }
+        let _last = Last(job, array);
+        job.barrier();
+    });
+    assert!(said.contains("only this one"), "{said}");
+    assert_eq!(SEEN.load(Relaxed), 0, "nobody else was in the phase");
 }
 
 #[test]
