@@ -12,12 +12,13 @@ fn main() {
         ["agent"] => std::process::exit(partage::launcher::agent()),
         ["soak", seconds] => {
             let time = Duration::from_secs_f64(seconds.parse().expect("seconds"));
-            // One kind of traffic, then the other, some times.
+            // One kind of traffic after the other, some times.
             partage::run(|job| {
                 am::register(job);
                 for turn in 0..4 {
-                    soak::traffic(job, time / 8, 42 + turn);
-                    soak::messages(job, time / 8, 42 + turn);
+                    soak::traffic(job, time / 12, 42 + turn);
+                    soak::messages(job, time / 12, 42 + turn);
+                    soak::arrays(job, time / 12, 42 + turn);
                 }
             });
         }

@@ -61,6 +61,91 @@ pub fn traffic(job: &Job, time: Duration, seed: u64) {
     job.free_all(block);
 }
 
+/// Arrays that come and go, are written by anybody and owned in phases, until the time is over. Every rank knows what is in
+/// all of them: the same generator runs everywhere. Handles are dropped late, by each rank when it likes.
+pub fn arrays(job: &Job, time: Duration, seed: u64) {
+    let (me, n) = (job.rank().index(), job.size());
+    let go_on = job.alloc_all::<u8>(1).expect("a byte");
+    let (begun, mut own) = (Instant::now(), Random::new(seed ^ 0xfeed ^ me as u64));
+    let mut held: Vec<(SharedArray<u64>, Vec<u64>)> = vec![];
+    let mut late = vec![];
+    for round in 0u64.. {
+        if me == 0 {
+            let more = u8::from(begun.elapsed() < time);
+            job.ranks().for_each(|r| go_on.on(r).put(job, more));
+        }
+        job.barrier_with(round);
+        if go_on.get(job) == 0 {
+            break;
+        }
+        let mut random = Random::new(seed ^ round << 20);
+        if held.len() < 5 {
+            let (len, block) = (random.below(5000), 1 + random.below(300));
+            let layout = match random.below(7) {
+                0 => Layout::blocked(len),
+                1 => Layout::cyclic(len),
+                2 => Layout::block_cyclic(len, block).starting_at(random.below(n)),
+                3 => Layout::on(random.below(n), len),
+                4 => Layout::per_rank(block),
+                5 => Layout::tiles([1 + len / 64, 64]),
+                _ => Layout::bricks([1 + len / 64, 8, 8]),
+            };
+            let array = job.array::<u64>(layout).expect("40 kB");
+            let image = vec![0; array.len()];
+            held.push((array, image));
+        }
+        // Each rank writes to ranges of its own: the array is dealt out anew in every round.
+        let at = random.below(held.len());
+        let (array, image) = &mut held[at];
+        let each = image.len().div_ceil(n).max(1);
+        for from in 0..n {
+            let (first, last) = ((from * each).min(image.len()), ((from + 1) * each).min(image.len()));
+            let start = first + random.below(last - first + 1);
+            let len = random.below(last - start + 1);
+            let (way, key) = (random.below(5), random.0);
+            random.draw();
+            let values: Vec<u64> = (0..len as u64).map(|i| if way == 4 { key } else { mixed([key, i]) }).collect();
+            image[start..start + len].copy_from_slice(&values);
+            if from == me {
+                match way {
+                    0 => array.put_slice(start, &values),
+                    1 => drop(array.store(start, values)),
+                    2 => std::mem::forget(array.store(start, values)),
+                    3 => values.iter().enumerate().for_each(|(i, &x)| array.put(start + i, x)),
+                    _ => array.slice(start..start + len).fill(key),
+                }
+            }
+        }
+        let right =
+            |i: usize, x: u64, image: &[u64]| assert_eq!(x, image[i], "{}: round {round}, element {i}", job.rank());
+        match random.below(3) {
+            0 => array.freeze(|all| {
+                (0..20.min(all.len())).map(|_| own.below(all.len())).for_each(|i| right(i, all.get(i), image));
+            }),
+            _ => {
+                array.own_each(|i, x| {
+                    right(i, *x, image);
+                    *x = mixed([*x, round]);
+                });
+                image.iter_mut().for_each(|x| *x = mixed([*x, round]));
+                let i = own.below(image.len() + 1);
+                array.fetch(i..).wait().into_iter().enumerate().for_each(|(k, x)| right(i + k, x, image));
+            }
+        }
+        if random.below(4) == 0 {
+            late.push(held.swap_remove(random.below(held.len())));
+        }
+        while late.len() > own.below(4) {
+            drop(late.swap_remove(own.below(late.len())));
+        }
+        // What is read by value here may be written in the next round.
+        job.barrier();
+    }
+    drop((held, late));
+    job.barrier();
+    job.free_all(go_on);
+}
+
 /// What every message of the traffic carries: where it is counted, what it is known by, and where an answer to it is
 /// counted, which is null where there is to be none.
 #[derive(Clone, Copy, Debug, Pod, Zeroable, Serialize, Deserialize)]
