@@ -5,17 +5,19 @@ use partage::am::Request;
 use partage::bytemuck::{bytes_of, cast_slice};
 use partage::layout::Run;
 use partage::prelude::*;
+use std::cell::RefCell;
 use std::fmt::Debug;
 use std::mem::{forget, swap};
 use std::ops::Range;
 
 /// All of them.
-pub const CASES: [Case; 18] = [
+pub const CASES: [Case; 19] = [
     ("arrays of every layout and type hold what was put", contents),
     ("long ranges of arrays cross ranks", long_ranges),
     ("elements are words for atomics", words),
     ("slices and blocks are parts of arrays", slices),
     ("a long message into an array comes after its elements", long_messages),
+    ("a handler that finds an array does not wait with it", handlers),
     ("blocks over all ranks are taken and given back by anybody", blocks),
     ("what is stored by pointers arrives, waited for or not", stores),
     ("in a phase every rank has its part, or all have all", phases),
@@ -761,7 +763,7 @@ fn long_messages(job: &Job) {
         }
     }
     // The handlers say that all have come; then all is there, without a barrier.
-    job.wait_until(|| sum.get(job) == (size * (each + lens.len())) as u64);
+    job.wait_until(|| sum.at(job).load() == (size * (each + lens.len())) as u64);
     let mut mine = vec![0; size * each];
     a.cells().read(0, &mut mine);
     for (from, lane) in mine.chunks(each).enumerate() {
@@ -849,4 +851,40 @@ fn stores(job: &Job) {
     refusal("before all memory", || p.sub(usize::MAX).get(job));
     job.barrier();
     job.free_all(p);
+}
+
+thread_local! {
+    static FOUND: RefCell<Option<SharedArray<u64>>> = const { RefCell::new(None) };
+}
+
+/// Tries what waits, by a handle that it has found; says how often that was refused. Puts near elements by value.
+static FINDER: Request<GlobalPtr<u64>> = Request::new(|_, target, refused, _| {
+    FOUND.with_borrow_mut(|found| {
+        // The thread that runs it may be another rank's, which has its own, or the network's, which has none.
+        let Some(array) = found.as_mut() else { return };
+        let words = refusal("a phase in a handler", || array.own(|_| ()));
+        assert!(words.contains("in a handler"), "{words}");
+        target.at(refused).fetch_add(1);
+    });
+});
+
+fn handlers(job: &Job) {
+    job.register_handlers(&[&FINDER]);
+    let mut a = job.array::<u64>(Layout::per_rank(2)).unwrap();
+    FOUND.set(Some(job.array::<u64>(Layout::per_rank(3)).unwrap()));
+    let refused = job.alloc_all::<u64>(1).unwrap();
+    let sent = 5;
+    for _ in 0..sent {
+        job.ranks().for_each(|r| job.am(r, &FINDER, refused.on(r), &[]));
+        // They run while ranks wait here; nobody arrives twice.
+        job.barrier();
+        a.own_each(|i, x| *x += i as u64);
+    }
+    job.quiet();
+    job.barrier();
+    assert!(refused.get(job) <= sent * job.size() as u64);
+    assert!(a.my_indices().all(|i| a.get(i) == sent * i as u64));
+    drop(FOUND.take());
+    job.barrier();
+    job.free_all(refused);
 }

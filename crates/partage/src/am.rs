@@ -57,6 +57,7 @@ use partage_conduit::contract::At;
 use partage_conduit::pool::LARGE;
 use partage_conduit::record::Site;
 use partage_conduit::reference;
+use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -199,9 +200,31 @@ impl<A: Pod> conduit::Handler for Reply<A> {
 /// A panic in a handler ends the job, whichever rank's thread ran it, and says whose message it was.
 #[inline(always)]
 fn guard(arrival: &Arrival<'_>, name: &Name, run: impl FnOnce()) {
+    let _running = InHandler(IN_HANDLER.replace(true));
     if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
         fail::handler_panicked(arrival.target(), arrival.source(), name.at, payload);
     }
+}
+
+/// What it was before.
+struct InHandler(bool);
+
+impl Drop for InHandler {
+    #[inline(always)]
+    fn drop(&mut self) {
+        IN_HANDLER.set(self.0);
+    }
+}
+
+thread_local! {
+    /// Does this thread run a handler? It may do so in the middle of any call of its rank that waits.
+    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does this thread run a handler? Then its rank, of which something can be reached by a thread-local, does not wait.
+#[inline(always)]
+pub(crate) fn in_handler() -> bool {
+    IN_HANDLER.get()
 }
 
 /// The right to reply to a request, once. Dropping it sends nothing.

@@ -87,7 +87,10 @@ impl Team {
         let me = self.inner.rank;
         let spread = layout.over(self.size()).map_err(|why| Error::config(format!("{me}: array: {why}")))?;
         let room = spread.largest_part().checked_mul(size_of::<T>()).filter(|&n| n < 1 << 43);
-        let Some(room) = room.filter(|_| align_of::<T>() <= 4096 && spread.len() < 1 << 60) else {
+        if align_of::<T>() > 4096 {
+            return Err(Error::config(format!("{me}: array: values aligned to more than a page")));
+        }
+        let Some(room) = room.filter(|_| spread.len() < 1 << 60) else {
             let (n, name) = (spread.len(), type_name::<T>());
             return Err(Error::out_of_memory(format!("{me}: array of {n} elements of type {name}: too large")));
         };
@@ -298,7 +301,7 @@ impl<T: Pod> SharedArray<T> {
     ///     let (halos, come) = (job.array::<f64>(Layout::per_rank(8)).unwrap(), job.alloc_all::<u64>(1).unwrap());
     ///     let right = job.neighbor(1);
     ///     halos.put_am(8 * right.index(), &[1.5; 4], &COME, come.on(right));
-    ///     job.wait_until(|| come.get(job) == 1);
+    ///     job.wait_until(|| come.at(job).load() == 1);           // which acquires; a get would not
     ///     assert_eq!(halos.cells().get(3), 1.5);
     ///     # job.barrier();
     /// });
@@ -576,7 +579,10 @@ impl<'a, T: Pod> SharedSlice<'a, T> {
     #[track_caller]
     pub fn slice(self, range: impl RangeBounds<usize>) -> SharedSlice<'a, T> {
         let Range { start, end } = bounds(&range, self.len);
-        let len = end.saturating_sub(start);
+        if start > end {
+            panic!("{}: slice: elements {start}..{end} are no range", self.array.inner.rank);
+        }
+        let len = end - start;
         SharedSlice { start: self.check("slice", start, len), len, ..self }
     }
 

@@ -132,12 +132,13 @@ impl<T: Pod> BlockPtr<T> {
 
     /// Of the `n` elements from here on, those that are mine, by their distance from here: UPC's forall by pointer, without a
     /// test for each element.
+    #[track_caller]
     pub fn mine(self, job: &Job, n: usize) -> impl Iterator<Item = usize> + Clone + use<T> {
         let (phase, me) = (self.phase(), job.rank().index());
         let layout = Layout::block_cyclic(n.saturating_add(phase), self.block()).starting_at(self.rank().index());
-        let spread = layout.over(job.size()).ok();
-        let all = spread.into_iter().flat_map(move |spread| spread.indices(me));
-        all.skip_while(move |&i| i < phase).map(move |i| i - phase)
+        let spread = layout.over(job.size());
+        let spread = spread.unwrap_or_else(|why| panic!("{}: mine: {n} elements from {self:?} on: {why}", job.rank()));
+        spread.indices(me).skip_while(move |&i| i < phase).map(move |i| i - phase)
     }
 
     fn place(self) -> Place {

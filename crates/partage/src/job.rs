@@ -1,6 +1,6 @@
 //! [`Job`]: the rank's own handle.
 
-use crate::am::Counters;
+use crate::am::{Counters, in_handler};
 use crate::array::Arrays;
 use crate::error::{Error, Result};
 use crate::fail;
@@ -12,7 +12,7 @@ use crate::scope::Kept;
 use crate::team::{Rank, Team};
 use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
-use partage_conduit::contract::{At, Atomic, Conduit, Failure, Half};
+use partage_conduit::contract::{At, Atomic, Conduit, Failure, Half, Outside};
 use partage_conduit::heap::Side;
 use partage_conduit::ofi::rma::{self, Started};
 use partage_conduit::pool::LARGE;
@@ -138,7 +138,7 @@ impl Inner {
     #[inline(always)]
     #[track_caller]
     pub fn may_wait(&self, site: impl Fn() -> Site) {
-        if self.calls.is_running() {
+        if self.calls.is_running() || in_handler() {
             self.may_not_wait(site().call);
         }
     }
@@ -148,6 +148,9 @@ impl Inner {
     fn may_not_wait(&self, call: &str) -> ! {
         if self.calls.is_over() {
             panic!("{}: {call}: the job is over", self.rank);
+        }
+        if in_handler() {
+            panic!("{}: {call} in a handler, which reaches open memory of its target and does not wait", self.rank);
         }
         panic!(
             "{}: {call} in a function that was called by rpc or tell; it may put, get, send and call, but not wait",
@@ -175,11 +178,21 @@ impl Inner {
         self.seat.node().table(Half::Guarded)
     }
 
-    /// Panics after the end of the job, when nobody answers any more. A handle of an array can be kept so long.
+    /// Panics after the end of the job, when nobody answers any more, and in handlers, which may run while this rank waits for
+    /// an answer itself. A handle of an array can be kept in a thread-local.
     pub fn is_not_over(&self, site: Site) {
         if self.calls.is_over() {
             panic!("{}: {site}: the job is over", self.rank);
         }
+        if in_handler() {
+            panic!("{}: {site} in a handler, which reaches open memory of its target and does not wait", self.rank);
+        }
+    }
+
+    /// Could so many bytes lie there, in open memory?
+    pub fn may_lie(&self, at: At, len: usize) -> bool {
+        let (ranks, segment) = (self.size, self.seat.node().reach().len());
+        Outside { at, len, ranks, segment }.is_inside()
     }
 
     /// Writes to a part of an array that cannot be reached by a copy; what is under way then.
@@ -298,6 +311,9 @@ impl Inner {
         }
         let p = GlobalPtr::<u8>::new(self.rank, offset);
         Err(match self.seat.side_of(offset) {
+            _ if offset >= self.seat.node().segment() => {
+                format!("{p:?} may be of alloc_blocks; free it by free_blocks")
+            }
             Some(_) => format!("{p:?} was allocated by alloc_all; free it by free_all, on all ranks"),
             None => format!("no allocation starts at {p:?} (freed twice, or not what alloc returned)"),
         })

@@ -63,7 +63,7 @@ impl Job {
         // Blocks over all ranks may be freed by any of them; rank 0 keeps the book.
         let blocks = inner.seat.blocks_in_use();
         if me.0 == 0 && blocks > 0 {
-            fail::say(&format!("nobody has freed {} on every rank of alloc_blocks", bytes(blocks)));
+            fail::say(&format!("nobody has freed {} of alloc_blocks, on each rank that has a part", bytes(blocks)));
         }
         for slot in inner.arrays.not_dropped() {
             fail::say(&format!("{me} has not dropped array {slot}"));

@@ -44,7 +44,10 @@
 //!    the exit, which this rank never comes to: an uncaught panic ends the job, and after a caught one the next meeting of
 //!    this rank disagrees with theirs, and ends it too.
 //!
-//! 8. *The end of the job.* A wait then ends by unwinding, and no closure runs. But in a destructor that runs while its rank
+//! 8. *A handler*, which may run on a rank's thread in the middle of one of its waits, and could find a handle in a
+//!    thread-local. It may access near elements by value, which obligation 1 covers; whatever waits, phases above all, is
+//!    refused there.
+//! 9. *The end of the job.* A wait then ends by unwinding, and no closure runs. But in a destructor that runs while its rank
 //!    unwinds already, waits just end: a phase there gives slices without elements, and handles stay as they are in it.
 //!
 //! The bytes of a slice are any that were ever put there, and `T` is [`Pod`]: they are values. Rust's memory model does not
@@ -138,7 +141,9 @@ impl<T: Pod> SharedArray<T> {
         let runs = self.my_runs();
         self.own(|mine| {
             for Run { global, local } in runs {
-                mine[local].iter_mut().zip(global).for_each(|(x, i)| f(i, x));
+                // All of them, but for a phase at the end of the job.
+                let part = mine.get_mut(local).unwrap_or_default();
+                part.iter_mut().zip(global).for_each(|(x, i)| f(i, x));
             }
         });
     }
@@ -288,7 +293,9 @@ impl<T: Pod> Held<'_, T> {
         if !Rc::ptr_eq(&self.array.inner, &team.inner) {
             panic!("{}: phase: this array is of another job, which is over", team.inner.rank);
         }
-        self.array.check_usable("phase");
+        if !self.array.inner.is_ending() {
+            self.array.check_usable("phase");
+        }
         self.array.len = 0;
     }
 

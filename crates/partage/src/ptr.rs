@@ -248,6 +248,7 @@ impl<T: Pod> GlobalPtr<T> {
     /// Writes `value` to `n` places from here on (`upc_memset`); they have arrived when this returns.
     #[track_caller]
     pub fn fill(self, job: &Job, n: usize, value: T) {
+        self.check_all(job, "fill", n);
         let some = vec![value; (AT_A_TIME / size_of::<T>().max(1)).clamp(1, n.max(1))];
         (0..n).step_by(some.len()).for_each(|i| self.add(i).put_slice_for(job, "fill", &some[..some.len().min(n - i)]));
     }
@@ -260,6 +261,8 @@ impl<T: Pod> GlobalPtr<T> {
         if from.rank == to.rank && from.offset.abs_diff(to.offset) < len {
             panic!("{}: copy_to: {n} values at {self:?} and at {dst:?} overlap", job.rank());
         }
+        self.check_all(job, "copy_to", n);
+        dst.check_all(job, "copy_to", n);
         let mut some = vec![T::zeroed(); (AT_A_TIME / size_of::<T>().max(1)).clamp(1, n.max(1))];
         let each = some.len();
         for i in (0..n).step_by(each) {
@@ -272,6 +275,7 @@ impl<T: Pod> GlobalPtr<T> {
     /// Starts reading `n` values into memory of the runtime's; waiting for the event gives it. It may be dropped or forgotten.
     #[track_caller]
     pub fn fetch(self, job: &Job, n: usize) -> Event<'static, Vec<T>> {
+        self.check_all(job, "fetch", n);
         let mut values = vec![T::zeroed(); n];
         let started = self.start_get(job, "fetch", &mut values);
         Event::owned(started, values)
@@ -296,6 +300,15 @@ impl<T: Pod> GlobalPtr<T> {
     pub fn store(self, job: &Job, values: Vec<T>) -> Event<'static, Vec<T>> {
         let started = self.start_put(job, "store", &values);
         Event::owned(started, values)
+    }
+
+    /// Refuses what does not lie in a segment as a whole, before any of it is touched.
+    #[track_caller]
+    fn check_all(self, job: &Job, call: &str, n: usize) {
+        let len = n.checked_mul(size_of::<T>());
+        if !self.is_aligned() || !len.is_some_and(|len| job.all().inner.may_lie(self.place(), len)) {
+            self.refuse(job, call, n);
+        }
     }
 
     /// Starts writing all of `src`: what is not complete then, which `src` must live longer than.

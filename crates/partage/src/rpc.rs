@@ -38,6 +38,7 @@ mod pend;
 pub use dist::Dist;
 pub(crate) use pend::Pend;
 
+use crate::am::in_handler;
 use crate::fail;
 use crate::job::{Inner, Job};
 use crate::ptr::GlobalPtr;
@@ -745,6 +746,9 @@ impl Inner {
     fn places(&self, name: &'static str, run: Run, function: usize) -> (u32, u32) {
         if self.calls.over.get() {
             panic!("{}: {name}: the job is over", self.rank);
+        }
+        if in_handler() {
+            panic!("{}: {name} in a handler, which replies and calls nobody", self.rank);
         }
         let place = |address: usize| self.image.place(address);
         match place(run as usize).zip(place(function)) {

@@ -185,14 +185,14 @@ impl Inner {
     pub fn start_put(&self, site: Site, at: At, src: &[u8]) -> Option<Started> {
         // SAFETY: whoever started it borrows `src` for a scope, which ends by `complete_far`.
         let started = unsafe { rma::start_put(&self.seat, site, at, src.as_ptr(), src.len()) };
-        started.ok()
+        self.unless_outside(started)
     }
 
     /// Starts a get from another node; `None` if the place is not one.
     pub fn start_get(&self, site: Site, at: At, dst: &mut [u8]) -> Option<Started> {
         // SAFETY: as above, and nobody uses `dst` until then.
         let started = unsafe { rma::start_get(&self.seat, site, at, dst.as_mut_ptr(), dst.len()) };
-        started.ok()
+        self.unless_outside(started)
     }
 }
 

@@ -91,7 +91,7 @@ enum Way {
 }
 
 /// Transfers that were started, by their numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Started(Range<u64>);
 

@@ -135,7 +135,7 @@ impl Reach {
     pub fn write(&self, at: At, src: &[u8]) -> Result<(), Outside> {
         let Some(p) = self.locate(at, src.len()) else { return Err(self.outside(at, src.len())) };
         let word = |n: usize| src.len() == n && p.addr().is_multiple_of(n);
-        // SAFETY: inside a segment, to which no reference exists; `src` is a reference, so it is not in a segment. A word
+        // SAFETY: inside a segment, to which no reference exists; `src` is a reference, so it is not that memory. A word
         // is one store, which the C library's copy would not promise, and has the length that was tested.
         unsafe {
             match () {
