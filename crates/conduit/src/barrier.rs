@@ -192,31 +192,61 @@ pub struct Pair([Side; 2]);
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Side {
-    /// The epoch, then a byte for the arrival before it and one for it: the kind of its tag, and whether there is a number
-    /// to reduce in the slot ([`REDUCED`]).
+    /// From the low end: what this arrival says in a byte, and the same of the one before; the small values of their tags; as
+    /// much of the epoch as there is room for (the two ranks are at most one apart).
     word: AtomicU64,
-    /// The values of the tags of even and odd epochs.
+    /// Values that are not small, of even and odd epochs.
     values: [AtomicU64; 2],
 }
 
+/// In the byte, beside the kind of the tag: its value is small, and in the word.
+const SMALL: u64 = 0x40;
+/// There is a number to reduce, in the slot.
 const REDUCED: u64 = 0x80;
+const SMALL_BITS: u32 = 15;
+const EPOCH_AT: u32 = 16 + 2 * SMALL_BITS;
 
-impl Side {
-    /// Its byte for this epoch, to which it has come.
+/// What a pair's word says of one arrival: the byte, and above it the small value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Said(u64);
+
+impl Said {
     #[inline(always)]
-    fn at(&self, epoch: u64) -> u64 {
-        let word = self.word.load(Relaxed);
-        (if word >> 16 == epoch { word } else { word >> 8 }) & 0xff
+    fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
     }
 
     #[inline(always)]
-    fn has_come(&self, epoch: u64) -> bool {
-        self.word.load(Acquire) >> 16 >= epoch
+    fn byte(self) -> u64 {
+        self.0 & 0xff
     }
 
-    /// The tag of this epoch.
-    fn tag(&self, epoch: u64) -> Tag {
-        Tag::decode(self.at(epoch) & !REDUCED, self.values[epoch as usize % 2].load(Relaxed))
+    #[inline(always)]
+    fn small(self) -> u64 {
+        self.0 >> 8
+    }
+}
+
+/// The word of an arrival after another.
+#[inline(always)]
+fn word_of(epoch: u64, now: Said, before: Said) -> u64 {
+    let values = now.small() << 16 | before.small() << (16 + SMALL_BITS);
+    epoch << EPOCH_AT | values | before.byte() << 8 | now.byte()
+}
+
+/// Does this word's rank have come to the epoch, which is at most one away?
+#[inline(always)]
+fn has_come(word: u64, epoch: u64) -> bool {
+    (word.wrapping_sub(epoch << EPOCH_AT) >> EPOCH_AT) << 1 < 1 << (64 - EPOCH_AT)
+}
+
+/// What it says of this epoch, to which its rank has come.
+#[inline(always)]
+fn said_at(word: u64, epoch: u64) -> Said {
+    let small = (1 << SMALL_BITS) - 1;
+    match (word >> EPOCH_AT) ^ (epoch << EPOCH_AT >> EPOCH_AT) {
+        0 => Said(word & 0xff | (word >> 16 & small) << 8),
+        _ => Said(word >> 8 & 0xff | (word >> (16 + SMALL_BITS) & small) << 8),
     }
 }
 
@@ -273,7 +303,7 @@ pub struct Barrier<P> {
     shape: usize,
     epoch: Cell<u64>,
     pair: PairOfMine,
-    /// The byte of my last arrival at a pair.
+    /// What my last arrival at a pair said.
     last: Cell<u64>,
     /// From my group's counter to the root: index and number of arrivals expected there.
     path: Vec<(u32, u32)>,
@@ -319,8 +349,12 @@ impl Arrived {
 
     /// What a pair's word says of it.
     #[inline(always)]
-    fn byte(self) -> u64 {
-        self.kind | if self.aux == u64::MAX { 0 } else { REDUCED }
+    fn said(self) -> Said {
+        let reduced = if self.aux == u64::MAX { 0 } else { REDUCED };
+        match self.kind != 0 && self.value < 1 << SMALL_BITS {
+            true => Said(self.kind | SMALL | reduced | self.value << 8),
+            false => Said(self.kind | reduced),
+        }
     }
 
     fn tag(self) -> Tag {
@@ -378,7 +412,7 @@ impl<P: Places> Barrier<P> {
     pub fn test(&self, arrived: &Arrived) -> bool {
         match self.shape {
             1 => true,
-            2 => self.other().has_come(arrived.epoch),
+            2 => has_come(self.other().word.load(Acquire), arrived.epoch),
             _ => self.places.release().word.load(Acquire) >> 2 >= arrived.epoch,
         }
     }
@@ -401,10 +435,17 @@ impl<P: Places> Barrier<P> {
         let bare = match self.shape {
             2 => {
                 let other = self.other();
-                waiter.until(site, move || step(other.has_come(epoch)))?;
-                let byte = arrived.byte();
+                // What was seen is looked at, not seen again: the other may be on its way to the next, and has the line.
+                let seen = Cell::new(0);
+                let look = || {
+                    seen.set(other.word.load(Acquire));
+                    step(has_come(seen.get(), epoch))
+                };
+                waiter.until(site, look)?;
+                let mine = arrived.said();
                 let same = || arrived.value == other.values[epoch as usize % 2].load(Relaxed);
-                byte & REDUCED == 0 && other.at(epoch) == byte && (byte == 0 || same())
+                let equal = said_at(seen.get(), epoch) == mine && !mine.has(REDUCED);
+                equal && (arrived.kind == 0 || mine.has(SMALL) || same())
             }
             1 => arrived.is_bare(),
             _ => {
@@ -430,17 +471,17 @@ impl<P: Places> Barrier<P> {
     fn arrive_pair(&self, a: Arrived) {
         // SAFETY: addresses of places, which `self` owns and which stay where they are (`Places`).
         let (mine, bell) = unsafe { (&*self.pair.mine, &*self.pair.bell) };
-        let (byte, before) = (a.byte(), self.last.get());
-        if byte != 0 {
+        let (said, before) = (a.said(), Said(self.last.get()));
+        if said.byte() != 0 && !said.has(SMALL) {
             mine.values[a.epoch as usize % 2].store(a.value, Relaxed);
         }
-        if byte & REDUCED != 0 {
+        if said.has(REDUCED) {
             self.write_slot(a.epoch, a.kind, a.value, a.aux);
         }
-        if byte != before {
-            self.last.set(byte);
+        if said != before {
+            self.last.set(said.0);
         }
-        mine.word.store(a.epoch << 16 | before << 8 | byte, Release);
+        mine.word.store(word_of(a.epoch, said, before), Release);
         bell.ring();
     }
 
@@ -452,9 +493,13 @@ impl<P: Places> Barrier<P> {
 
     fn verdict_of_pair(&self, a: Arrived) -> Verdict {
         let (mine, other) = (a.tag(), self.other());
-        let reduced = other.at(a.epoch) & REDUCED != 0;
-        let aux = if reduced { self.details(1 - self.me, a.epoch).1 } else { u64::MAX };
-        let tag = other.tag(a.epoch);
+        let said = said_at(other.word.load(Relaxed), a.epoch);
+        let aux = if said.has(REDUCED) { self.details(1 - self.me, a.epoch).1 } else { u64::MAX };
+        let value = match said.has(SMALL) {
+            true => said.small(),
+            false => other.values[a.epoch as usize % 2].load(Relaxed),
+        };
+        let tag = Tag::decode(said.byte() & !(SMALL | REDUCED), value);
         if mine.agrees(tag) {
             return Verdict::Agreed { aux: a.aux.min(aux), tag: if mine == Tag::Plain { tag } else { mine } };
         }
@@ -729,7 +774,8 @@ mod tests {
         for (n, radix) in SHAPES {
             ranks(n, radix, |r, meet| {
                 for i in 0..300u64 {
-                    let tag = [Tag::Value(i), Tag::Call(Call::Phase, i / 2), Tag::Plain, Tag::Exit][i as usize % 4];
+                    let large = i << 40 | i;
+                    let tag = [Tag::Value(i), Tag::Call(Call::Phase, large), Tag::Plain, Tag::Exit][i as usize % 4];
                     assert_eq!(meet(tag, u64::MAX), Verdict::Agreed { aux: u64::MAX, tag });
                     if n > 1 && i % 5 == 0 {
                         let tag = Tag::Call(Call::Phase, if r == 0 { i } else { i + 1 });
@@ -737,6 +783,18 @@ mod tests {
                     }
                 }
             });
+        }
+    }
+
+    #[test]
+    fn a_word_speaks_of_two_arrivals_and_epochs_wrap() {
+        let says = [Said(0), Said(23 | SMALL | 0x7fff << 8), Said(16 | REDUCED), Said(1 | SMALL | 5 << 8)];
+        for epoch in [1, 2, (1 << 18) - 1, 1 << 18, (1 << 18) + 1, (1 << 40) - 1, 1 << 40] {
+            for (now, before) in says.iter().flat_map(|&a| says.map(|b| (a, b))) {
+                let word = word_of(epoch, now, before);
+                assert!(has_come(word, epoch) && has_come(word, epoch - 1) && !has_come(word, epoch + 1), "{epoch}");
+                assert!(said_at(word, epoch) == now && said_at(word, epoch - 1) == before, "{epoch}");
+            }
         }
     }
 
@@ -832,7 +890,7 @@ mod models {
                 let meet = |tag, aux| super::testing::meet(&b, &w, tag, aux);
                 let tag = Tag::Call(Call::Phase, 9);
                 assert_eq!(meet(tag, u64::MAX), Verdict::Agreed { aux: u64::MAX, tag });
-                let ours = |r: usize| Tag::Call(Call::Phase, 3 + r as u64);
+                let ours = |r: usize| Tag::Call(Call::Phase, (1 << 20) + r as u64);
                 assert_eq!(meet(ours(r), u64::MAX), Verdict::Disagreed([(0, ours(0)), (1, ours(1))]));
                 assert_eq!(meet(Tag::Exit, 5 + r as u64), Verdict::Agreed { aux: 5, tag: Tag::Exit });
             };
