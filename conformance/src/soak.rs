@@ -6,25 +6,48 @@ use partage::prelude::*;
 use partage::serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
+/// Rounds that all ranks begin together, until rank 0 finds that the time is over.
+struct Rounds<'j> {
+    job: &'j Job,
+    go_on: GlobalPtr<u8>,
+    round: u64,
+    begun: Instant,
+    time: Duration,
+}
+
+impl<'j> Rounds<'j> {
+    fn new(job: &'j Job, time: Duration) -> Self {
+        let go_on = job.alloc_all::<u8>(1).expect("a byte");
+        Rounds { job, go_on, round: 0, begun: Instant::now(), time }
+    }
+
+    /// The number of the next round, if there is one.
+    fn next(&mut self) -> Option<u64> {
+        let Rounds { job, go_on, round, begun, time } = *self;
+        if job.rank() == Rank(0) {
+            let more = u8::from(begun.elapsed() < time);
+            job.ranks().for_each(|r| go_on.on(r).put(job, more));
+        }
+        job.barrier_with(round);
+        self.round += 1;
+        (go_on.get(job) != 0).then_some(round)
+    }
+
+    fn end(self) {
+        self.job.free_all(self.go_on);
+    }
+}
+
 /// Rounds of random puts and gets of random lengths to random places, each checked by its owner after a barrier, until
 /// the time is over. Each rank writes only into its own stripe of every segment, so that what must arrive is known.
 pub fn traffic(job: &Job, time: Duration, seed: u64) {
     const STRIPE: usize = 16 << 10;
     let (me, n) = (job.rank().index(), job.size());
     let block = job.alloc_all::<u8>(STRIPE * n).expect("16 KiB per pair");
-    let go_on = job.alloc_all::<u8>(1).expect("a byte");
-    let begun = Instant::now();
+    let mut more = Rounds::new(job, time);
     // What each rank has written into each segment is known to all: the same generator runs everywhere.
     let mut image = vec![vec![0u8; STRIPE]; n];
-    for round in 0u64.. {
-        if me == 0 {
-            let more = u8::from(begun.elapsed() < time);
-            job.ranks().for_each(|r| go_on.on(r).put(job, more));
-        }
-        job.barrier_with(round);
-        if go_on.get(job) == 0 {
-            break;
-        }
+    while let Some(round) = more.next() {
         for (from, image) in image.iter_mut().enumerate() {
             let mut random = Random::new(seed ^ round << 20 ^ from as u64);
             for _ in 0..8 {
@@ -57,7 +80,7 @@ pub fn traffic(job: &Job, time: Duration, seed: u64) {
         job.barrier();
     }
     job.barrier();
-    job.free_all(go_on);
+    more.end();
     job.free_all(block);
 }
 
@@ -65,19 +88,10 @@ pub fn traffic(job: &Job, time: Duration, seed: u64) {
 /// all of them: the same generator runs everywhere. Handles are dropped late, by each rank when it likes.
 pub fn arrays(job: &Job, time: Duration, seed: u64) {
     let (me, n) = (job.rank().index(), job.size());
-    let go_on = job.alloc_all::<u8>(1).expect("a byte");
-    let (begun, mut own) = (Instant::now(), Random::new(seed ^ 0xfeed ^ me as u64));
+    let (mut more, mut own) = (Rounds::new(job, time), Random::new(seed ^ 0xfeed ^ me as u64));
     let mut held: Vec<(SharedArray<u64>, Vec<u64>)> = vec![];
     let mut late = vec![];
-    for round in 0u64.. {
-        if me == 0 {
-            let more = u8::from(begun.elapsed() < time);
-            job.ranks().for_each(|r| go_on.on(r).put(job, more));
-        }
-        job.barrier_with(round);
-        if go_on.get(job) == 0 {
-            break;
-        }
+    while let Some(round) = more.next() {
         let mut random = Random::new(seed ^ round << 20);
         if held.len() < 5 {
             let (len, block) = (random.below(5000), 1 + random.below(300));
@@ -142,8 +156,7 @@ pub fn arrays(job: &Job, time: Duration, seed: u64) {
         job.barrier();
     }
     drop((held, late));
-    job.barrier();
-    job.free_all(go_on);
+    more.end();
 }
 
 /// What every message of the traffic carries: where it is counted, what it is known by, and where an answer to it is

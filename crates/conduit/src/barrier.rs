@@ -888,7 +888,7 @@ mod models {
                 let b = Barrier::new(&*heap, r, 2, 0);
                 let w = super::testing::waiter(&heap, r, Cores::Own);
                 let meet = |tag, aux| super::testing::meet(&b, &w, tag, aux);
-                let tag = Tag::Call(Call::Phase, 9);
+                let tag = Tag::Call(Call::Phase, 1 << 30);
                 assert_eq!(meet(tag, u64::MAX), Verdict::Agreed { aux: u64::MAX, tag });
                 let ours = |r: usize| Tag::Call(Call::Phase, (1 << 20) + r as u64);
                 assert_eq!(meet(ours(r), u64::MAX), Verdict::Disagreed([(0, ours(0)), (1, ours(1))]));
