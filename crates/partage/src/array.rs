@@ -174,10 +174,10 @@ impl<T: Pod> SharedArray<T> {
     /// The index of the k-th element of my part.
     #[track_caller]
     pub fn global(&self, k: usize) -> usize {
-        let found = self.spread.global(self.reachable(), k);
-        found.unwrap_or_else(|| {
-            panic!("{}: global: my part has {} elements, there is no {k}", self.inner.rank, self.local_len())
-        })
+        match self.spread.global(self.reachable(), k) {
+            Some(i) => i,
+            None => panic!("{}: global: my part has {} elements, there is no {k}", self.inner.rank, self.local_len()),
+        }
     }
 
     /// Reads element `i`.

@@ -137,7 +137,10 @@ impl<T: Pod> BlockPtr<T> {
         let (phase, me) = (self.phase(), job.rank().index());
         let layout = Layout::block_cyclic(n.saturating_add(phase), self.block()).starting_at(self.rank().index());
         let spread = layout.over(job.size());
-        let spread = spread.unwrap_or_else(|why| panic!("{}: mine: {n} elements from {self:?} on: {why}", job.rank()));
+        let spread = match spread {
+            Ok(spread) => spread,
+            Err(why) => panic!("{}: mine: {n} elements from {self:?} on: {why}", job.rank()),
+        };
         spread.indices(me).skip_while(move |&i| i < phase).map(move |i| i - phase)
     }
 

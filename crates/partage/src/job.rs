@@ -297,7 +297,11 @@ impl Inner {
     #[track_caller]
     fn free_slowly(self: &Rc<Self>, owner: Rank, offset: u64) {
         if owner == self.rank {
-            return self.free_here(offset).unwrap_or_else(|why| panic!("{owner}: free: {why}"));
+            // No closure: it would not know the caller's place.
+            match self.free_here(offset) {
+                Ok(()) => return,
+                Err(why) => panic!("{owner}: free: {why}"),
+            }
         }
         self.check_rank("free", owner);
         self.free_there(owner, offset);
