@@ -20,7 +20,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::am::Landing;
 
 /// Handlers below this number are ours.
-pub const HANDLERS: u16 = 16;
+pub const HANDLERS: u16 = 32;
 const PUT: u16 = 1;
 pub(crate) const PUT_DONE: u16 = 2;
 const GET: u16 = 3;
