@@ -43,11 +43,7 @@ pub fn gups_atomic(b: &Bench) -> Measured {
     gups(b, updates, floor::Table::atomic)
 }
 
-fn gups(
-    b: &Bench,
-    ours: fn(&SharedArray<u64>, u64) -> u64,
-    by_hand: fn(&floor::Table, u64, usize) -> u64,
-) -> Measured {
+fn gups(b: &Bench, ours: fn(&SharedArray<u64>, u64) -> u64, by_hand: fn(&floor::Table, u64, usize) -> u64) -> Measured {
     let mut array = b.job.array_unset::<u64>(TABLE).expect("1 GiB");
     array.own_each(|i, word| *word = i as u64);
     let table = floor::Table::new(b.job, &mut array);
