@@ -170,7 +170,8 @@ impl<T> Copy for Starting<'_, T> {}
 /// Every operation, once for those that wait and once for those that are started.
 macro_rules! operations {
     ($($bound:ident { $($(#[$doc:meta])* $name:ident $(($arg:ident))? $(-> $old:ident)?: $op:expr $(, $value:expr)?;)* })*) => {
-        $(impl<'j, T: $bound> Place<'j, T> {
+        $(#[allow(clippy::should_implement_trait)]
+        impl<'j, T: $bound> Place<'j, T> {
             $($(#[$doc])*
             #[inline(always)]
             #[track_caller]
@@ -178,6 +179,7 @@ macro_rules! operations {
                 operations!(@done self.apply(stringify!($name), $op, operations!(@value T $(, $arg)? $(, $value)?), T::zeroed()) $(, $old)?)
             })*
         }
+        #[allow(clippy::should_implement_trait)]
         impl<'j, T: $bound> Starting<'j, T> {
             $($(#[$doc])*
             #[inline]

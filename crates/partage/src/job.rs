@@ -67,6 +67,8 @@ pub(crate) struct Inner {
     pub arrays: Arrays,
     pub kept: Kept,
     pub leaks: Leaks,
+    /// How often something was served.
+    pub served: Cell<u64>,
 }
 
 /// Puts, gets and atomics over active messages.
@@ -96,7 +98,18 @@ impl Inner {
     /// Serves others: handlers' messages, remote calls, results.
     #[inline(always)]
     pub fn progress(self: &Rc<Self>) -> bool {
-        self.seat.serve(self.calls.has_more(), || self.serve_calls())
+        let served = self.seat.serve(self.calls.has_more(), || self.serve_calls());
+        if served {
+            self.served.set(self.served.get().wrapping_add(1));
+        }
+        served
+    }
+
+    /// A wait whose result is needed, in a destructor, while the job ends: there is none to return, and no second panic to
+    /// unwind with.
+    #[cold]
+    pub fn no_result(&self, site: Site) -> ! {
+        fail::die(fail::PANICKED, Some(&format!("{}: {site}: in a destructor, while the job ends", self.rank)))
     }
 
     /// Waits until `done`, making progress.
@@ -363,6 +376,7 @@ impl Job {
             arrays: Arrays::default(),
             kept: Kept::default(),
             leaks: Leaks::new(leaks),
+            served: Cell::new(0),
         };
         Job::of(Rc::new(inner))
     }

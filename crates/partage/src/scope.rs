@@ -222,9 +222,12 @@ impl Transfer {
         self.inner.complete_transfer(self.site, &self.started);
     }
 
+    fn is_complete(&self) -> bool {
+        self.inner.is_complete(&self.started)
+    }
+
     fn test(&self) -> bool {
-        let is_complete = || self.inner.is_complete(&self.started);
-        is_complete() || (self.inner.progress() && is_complete())
+        self.is_complete() || (self.inner.progress() && self.is_complete())
     }
 }
 
@@ -314,6 +317,18 @@ impl<R> Event<'_, R> {
             State::Asked(asked) => asked.slot.test(),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.test(),
             _ => true,
+        }
+    }
+}
+
+impl<R> Event<'_, R> {
+    /// Is it complete? Makes no progress.
+    pub(crate) fn is_complete(&self) -> bool {
+        match &self.state {
+            State::Call(pend) => pend.is_done(),
+            State::Asked(asked) => asked.slot.is_done(),
+            State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.is_complete(),
+            State::Ready(_) | State::Taken => true,
         }
     }
 }

@@ -101,6 +101,11 @@ impl Node {
         self.mail.peers[near].bell().ring();
     }
 
+    /// Wakes a rank of this node if it sleeps; for what is not a message.
+    pub fn wake(&self, rank: usize) {
+        self.ring(self.ranks.near(rank));
+    }
+
     /// The handler with this number.
     pub(crate) fn handler(&self, number: u16) -> Option<&'static dyn Handler> {
         self.mail.table.get(number)
