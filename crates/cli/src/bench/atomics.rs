@@ -36,7 +36,7 @@ pub fn gups_atomic(b: &Bench) -> Measured {
     fn updates(table: &SharedArray<u64>, stream: u64) -> u64 {
         (0..UPDATES).fold(stream, |x, _| {
             let x = next(x);
-            table.at(x as usize % TABLE).fetch_xor(x);
+            table.at(x as usize % TABLE).xor(x);
             x
         })
     }
