@@ -38,7 +38,7 @@ use bytemuck::Pod;
 use partage_conduit::contract::At;
 use partage_conduit::ofi::rma::Started;
 use partage_conduit::record::Site;
-use partage_conduit::shm::rma::Parts;
+use partage_conduit::shm::rma::{Mapped, Parts};
 use partage_plan::layout::{Layout, Piece, Run, Spread};
 use std::any::type_name;
 use std::fmt;
@@ -94,7 +94,10 @@ impl Team {
         let wanted = Wanted::new::<T>(&spread, room as u64, zeroed);
         let (slot, start) = self.agree_on_array(site, &wanted)?;
         let (inner, len) = (self.inner.clone(), spread.len());
-        let parts = inner.guarded.parts(start, spread.largest_part(), spread.only_member()).expect("agreed");
+        let mut parts = inner.guarded.parts(start, spread.largest_part(), spread.only_member()).expect("agreed");
+        if spread.is_in_a_row() {
+            parts = parts.in_a_row(spread.layout().first());
+        }
         let mine = spread.part_len(inner.rank.index());
         Ok(SharedArray { inner, len, start, spread, parts, mine, slot })
     }
@@ -184,10 +187,13 @@ impl<T: Pod> SharedArray<T> {
     #[inline(always)]
     #[track_caller]
     pub fn get(&self, i: usize) -> T {
-        if i < self.len
-            && let Some(value) = self.load(i)
-        {
-            return value;
+        if i < self.len {
+            if let Some(element) = self.parts.locate(i) {
+                return element.get();
+            }
+            if let Some(element) = self.locate_by_turns(i) {
+                return element.get();
+            }
         }
         self.get_far(i)
     }
@@ -197,12 +203,14 @@ impl<T: Pod> SharedArray<T> {
     #[track_caller]
     pub fn put(&self, i: usize, value: T) {
         if i < self.len {
-            let (member, k) = self.spread.locate(i);
-            if self.parts.put(member, k, value).is_some() {
-                return;
+            if let Some(element) = self.parts.locate(i) {
+                return element.put(value);
+            }
+            if let Some(element) = self.locate_by_turns(i) {
+                return element.put(value);
             }
         }
-        self.put_far(i, value);
+        self.put_far(i, value)
     }
 
     /// Reads `dst.len()` elements from `i` on, wherever they lie.
@@ -357,11 +365,20 @@ impl<T: Pod> SharedArray<T> {
         Cells { array: self, len: self.local_len() }
     }
 
-    /// Element `i`, which there is, if it can be reached by a copy.
+    /// Where element `i` is, which there is, if it can be reached by a copy.
     #[inline(always)]
-    pub(crate) fn load(&self, i: usize) -> Option<T> {
+    pub(crate) fn locate(&self, i: usize) -> Option<Mapped<'_, T>> {
+        match self.parts.locate(i) {
+            None => self.locate_by_turns(i),
+            element => element,
+        }
+    }
+
+    /// The same for arrays that are not in a row.
+    #[inline(always)]
+    fn locate_by_turns(&self, i: usize) -> Option<Mapped<'_, T>> {
         let (member, k) = self.spread.locate(i);
-        self.parts.get(member, k)
+        self.parts.locate_part(member, k)
     }
 
     /// Which member's part can be reached by this handle; one that has none if there is nothing to be reached.

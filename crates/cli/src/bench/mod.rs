@@ -1,13 +1,14 @@
 //! `partage bench`: every figure beside its floor, which is the same thing done by hand in the same run.
 //!
 //! * [`MICRO`], [`MEMORY`], [`AM`], [`NETWORK`]: what is measured, on how many ranks, and what it may be.
-//! * [`ranks`], [`memory`], [`am`], [`network`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand.
+//! * [`ranks`], [`memory`], [`atomics`], [`am`], [`network`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand.
 //! * [`measure`]: which rounds count, and what is made of them.
 //!
 //! The driver launches this program again for each figure, as the ranks of a job; rank 0 leaves its result in a file. It
 //! does not judge: a figure over its limit is shown as such and is no error.
 
 mod am;
+mod atomics;
 mod floor;
 mod measure;
 mod memory;
@@ -116,7 +117,7 @@ static MICRO: [Figure; 27] = [
 ];
 
 /// Those of `bench memory`.
-static MEMORY: [Figure; 11] = [
+static MEMORY: [Figure; 15] = [
     job("phase_local_loop", 2, Procs, "ns", Ratio(1.02), memory::local_loop),
     job("gptr_get_8", 2, Procs, "ns", Ratio(1.5), ranks::get_8),
     job("gptr_put_8", 2, Procs, "ns", Ratio(1.5), ranks::put_8),
@@ -128,6 +129,10 @@ static MEMORY: [Figure; 11] = [
     job("alloc_array_1m_zeroed", 2, Procs, "ns", Limit::None, memory::alloc_zeroed),
     job("alloc_array_1m_fresh", 2, Procs, "ns", Limit::None, memory::alloc_fresh),
     job("local_alloc_free_64", 2, Procs, "ns", Ratio(2.0), memory::local_alloc_free),
+    job("atomic_fetch_add", 2, Procs, "ns", Ratio(1.3), atomics::fetch_add),
+    job("gups_plain_2", 2, Procs, "ns", Ratio(1.15), atomics::gups_plain).most(9),
+    job("gups_atomic_2", 2, Procs, "ns", Ratio(1.15), atomics::gups_atomic).most(9),
+    job("scope_1000_puts_8", 2, Procs, "ns", Ratio(2.0), atomics::scope_puts),
 ];
 
 /// Those of `bench am`.
