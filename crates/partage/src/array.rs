@@ -395,6 +395,12 @@ impl<T: Pod> SharedArray<T> {
         At::guarded(member as u32, self.offset(k))
     }
 
+    /// Where element `i` is, which there is.
+    pub(crate) fn place_of(&self, i: usize) -> At {
+        let (member, k) = self.spread.locate(i);
+        self.place(member, k)
+    }
+
     #[inline(always)]
     #[track_caller]
     fn check(&self, call: &str, i: usize, n: usize) -> Range<usize> {
@@ -522,8 +528,7 @@ impl<T: Word> SharedArray<T> {
     #[track_caller]
     pub fn at(&self, i: usize) -> Place<'_, T> {
         self.check("at", i, 1);
-        let (member, k) = self.spread.locate(i);
-        Place::of_array(&self.inner, At { rank: member as u32, offset: self.offset(k) })
+        Place::of_array(self, i, self.locate(i))
     }
 }
 

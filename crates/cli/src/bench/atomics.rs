@@ -62,17 +62,33 @@ fn gups(b: &Bench, ours: fn(&SharedArray<u64>, u64) -> u64, by_hand: fn(&floor::
     )
 }
 
+/// Additions of a sample.
+const ADDITIONS: usize = 1_000_000;
+
 /// An addition to a word of the other rank that nobody else uses, beside the CPU's: nanoseconds.
 pub fn fetch_add(b: &Bench) -> Measured {
-    const TIMES: usize = 1_000_000;
     #[inline(never)]
     fn add(job: &Job, word: GlobalPtr<u64>) -> u64 {
-        (0..TIMES).fold(0, |sum: u64, _| sum.wrapping_add(word.at(job).fetch_add(1)))
+        let word = word.at(job);
+        (0..ADDITIONS).fold(0, |sum: u64, _| sum.wrapping_add(word.fetch_add(1)))
     }
+    additions(b, add)
+}
+
+/// The same if the word is looked for each time.
+pub fn find_and_add(b: &Bench) -> Measured {
+    #[inline(never)]
+    fn add(job: &Job, word: GlobalPtr<u64>) -> u64 {
+        (0..ADDITIONS).fold(0, |sum: u64, _| sum.wrapping_add(word.at(job).fetch_add(1)))
+    }
+    additions(b, add)
+}
+
+fn additions(b: &Bench, add: fn(&Job, GlobalPtr<u64>) -> u64) -> Measured {
     let word = b.job.alloc_all::<u64>(8).expect("a cache line").on(b.job.neighbor(1));
     b.compare(
-        || b.timed(TIMES, || _ = black_box(add(b.job, black_box(word)))),
-        || b.timed(TIMES, || _ = black_box(floor::fetch_add(b.job, word, TIMES))),
+        || b.timed(ADDITIONS, || _ = black_box(add(b.job, black_box(word)))),
+        || b.timed(ADDITIONS, || _ = black_box(floor::fetch_add(b.job, word, ADDITIONS))),
     )
 }
 

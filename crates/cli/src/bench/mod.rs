@@ -117,7 +117,7 @@ static MICRO: [Figure; 27] = [
 ];
 
 /// Those of `bench memory`.
-static MEMORY: [Figure; 15] = [
+static MEMORY: [Figure; 16] = [
     job("phase_local_loop", 2, Procs, "ns", Ratio(1.02), memory::local_loop),
     job("gptr_get_8", 2, Procs, "ns", Ratio(1.5), ranks::get_8),
     job("gptr_put_8", 2, Procs, "ns", Ratio(1.5), ranks::put_8),
@@ -130,6 +130,7 @@ static MEMORY: [Figure; 15] = [
     job("alloc_array_1m_fresh", 2, Procs, "ns", Limit::None, memory::alloc_fresh),
     job("local_alloc_free_64", 2, Procs, "ns", Ratio(2.0), memory::local_alloc_free),
     job("atomic_fetch_add", 2, Procs, "ns", Ratio(1.3), atomics::fetch_add),
+    job("atomic_fetch_add_found", 2, Procs, "ns", Limit::None, atomics::find_and_add),
     job("gups_plain_2", 2, Procs, "ns", Ratio(1.15), atomics::gups_plain).most(9),
     job("gups_atomic_2", 2, Procs, "ns", Ratio(1.15), atomics::gups_atomic).most(9),
     job("scope_1000_puts_8", 2, Procs, "ns", Ratio(2.0), atomics::scope_puts),
