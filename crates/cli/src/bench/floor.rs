@@ -390,14 +390,24 @@ pub fn fetch_add(job: &Job, word: GlobalPtr<u64>, times: usize) -> u64 {
     (0..times).fold(0, |sum: u64, _| sum.wrapping_add(word.fetch_add(1, AcqRel)))
 }
 
-/// Stores all of `src` from a place on, word by word.
-#[inline(never)]
-pub fn stores(job: &Job, to: GlobalPtr<u64>, src: &[u64]) {
-    let to = raw(job, to.cast(), 8 * src.len()).cast::<u64>();
-    assert!(to.is_aligned());
-    for (i, value) in src.iter().enumerate() {
-        // SAFETY: inside the `8 * src.len()` bytes that were found, aligned; no other rank uses them meanwhile.
-        unsafe { to.add(i).write_volatile(*value) };
+/// Addresses of words.
+pub struct Stores(Vec<*mut u64>);
+
+impl Stores {
+    /// Of these words.
+    pub fn new(job: &Job, places: &[GlobalPtr<u64>]) -> Stores {
+        let stores = Stores(places.iter().map(|p| raw(job, p.cast(), 8).cast()).collect());
+        assert!(stores.0.iter().all(|p| p.is_aligned()));
+        stores
+    }
+
+    /// Stores a value to each.
+    #[inline(never)]
+    pub fn put(&self, src: &[u64]) {
+        for (&to, value) in self.0.iter().zip(src) {
+            // SAFETY: a word of a segment, aligned (`new`), which no other rank uses meanwhile.
+            unsafe { to.write_volatile(*value) };
+        }
     }
 }
 

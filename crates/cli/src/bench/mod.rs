@@ -117,7 +117,7 @@ static MICRO: [Figure; 27] = [
 ];
 
 /// Those of `bench memory`.
-static MEMORY: [Figure; 16] = [
+static MEMORY: [Figure; 17] = [
     job("phase_local_loop", 2, Procs, "ns", Ratio(1.02), memory::local_loop),
     job("gptr_get_8", 2, Procs, "ns", Ratio(1.5), ranks::get_8),
     job("gptr_put_8", 2, Procs, "ns", Ratio(1.5), ranks::put_8),
@@ -134,6 +134,7 @@ static MEMORY: [Figure; 16] = [
     job("gups_plain_2", 2, Procs, "ns", Ratio(1.15), atomics::gups_plain).most(9),
     job("gups_atomic_2", 2, Procs, "ns", Ratio(1.15), atomics::gups_atomic).most(9),
     job("scope_1000_puts_8", 2, Procs, "ns", Ratio(2.0), atomics::scope_puts),
+    job("scope_1000_puts_8_near", 2, Procs, "ns", Limit::None, atomics::scope_puts_near),
 ];
 
 /// Those of `bench am`.
