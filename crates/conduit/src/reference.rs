@@ -39,8 +39,15 @@ pub(crate) const SITE_IS: u16 = 11;
 pub(crate) const BLOCKS: u16 = 12;
 pub(crate) const COMMIT: u16 = 13;
 
+/// Asks for a lock; see [`shm::lock`].
+pub const LOCK: u16 = 14;
+/// Hands a lock on.
+pub const UNLOCK: u16 = 15;
+/// Tells a rank that it has a lock, and what it asked for.
+pub const GRANT: u16 = 16;
+
 /// Our handlers, for the table of every conduit.
-pub fn handlers() -> [(u16, &'static dyn Handler); 13] {
+pub fn handlers() -> [(u16, &'static dyn Handler); 16] {
     [
         (PUT, &OnPut),
         (PUT_DONE, &OnPutDone),
@@ -55,6 +62,9 @@ pub fn handlers() -> [(u16, &'static dyn Handler); 13] {
         (SITE_IS, &OnData),
         (BLOCKS, &shm::memory::OnBlocks),
         (COMMIT, &shm::memory::OnCommit),
+        (LOCK, &shm::lock::OnLock),
+        (UNLOCK, &shm::lock::OnUnlock),
+        (GRANT, &shm::lock::OnTold),
     ]
 }
 
