@@ -2,7 +2,7 @@
 //!
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
 //! and phases, [`am`] that of active messages and atomics, [`rpc`] that of calls and of objects that every rank has,
-//! [`found`] what reviews found. [`soak`] is random traffic with checked contents, for as long as one likes.
+//! [`lock`] that of locks, [`found`] what reviews found. [`soak`] is random traffic with checked contents, for as long as one likes.
 
 use partage::prelude::*;
 use partage::serde::de::Visitor;
@@ -12,6 +12,7 @@ use std::fmt;
 pub mod am;
 pub mod array;
 pub mod found;
+pub mod lock;
 pub mod memory;
 pub mod rpc;
 pub mod soak;
@@ -21,7 +22,13 @@ pub type Case = (&'static str, fn(&Job));
 
 /// All cases, in their order.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
-    memory::CASES.iter().chain(&array::CASES).chain(&am::CASES).chain(&rpc::CASES).chain(&found::CASES)
+    memory::CASES
+        .iter()
+        .chain(&array::CASES)
+        .chain(&am::CASES)
+        .chain(&rpc::CASES)
+        .chain(&lock::CASES)
+        .chain(&found::CASES)
 }
 
 /// How many messages a flood has, each rank's part: as many in all on few ranks as on many. `SCALE` multiplies it.

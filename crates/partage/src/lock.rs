@@ -50,6 +50,7 @@ use partage_conduit::shm::rma::Reach;
 use partage_conduit::sync::{ticks, ticks_per_us};
 use partage_conduit::wait::{Aborted, Bell, Cores};
 use partage_plan::layout::{Layout, Spread};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
@@ -256,6 +257,18 @@ impl<T> fmt::Debug for MutexPtr<T> {
 unsafe impl<T: 'static> Zeroable for MutexPtr<T> {}
 // SAFETY: transparent over a pointer, which is plain data; every use is checked.
 unsafe impl<T: 'static> Pod for MutexPtr<T> {}
+
+impl<T> Serialize for MutexPtr<T> {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        self.0.serialize(s)
+    }
+}
+
+impl<'de, T> Deserialize<'de> for MutexPtr<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        GlobalPtr::deserialize(d).map(MutexPtr)
+    }
+}
 
 impl Job {
     /// Makes a free lock with this value in my segment. Not collective: no other rank is involved.
