@@ -2,13 +2,14 @@
 
 use crate::array::settled;
 use crate::{Case, Random, are, fill, mixed, plenty, refusal};
-use partage::am::Counters;
+use partage::am::{Counters, Request};
 use partage::prelude::*;
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// The cases.
-pub const CASES: [Case; 11] = [
+pub const CASES: [Case; 12] = [
     ("locks have one holder at a time, wherever they are", counts),
     ("values that locks guard, of every size, come whole from holder to holder", values),
     ("a lock is tried, and had if nobody has it", tried),
@@ -19,6 +20,7 @@ pub const CASES: [Case; 11] = [
     ("a lock is freed by anybody, also while it is held", freed),
     ("a rank that waits for a lock sends nothing", silent),
     ("locks of the past leave nothing behind", dropped),
+    ("a handler that finds a lock does not take it", handlers),
     ("mistakes with locks are said", mistakes),
 ];
 
@@ -293,6 +295,39 @@ fn called(job: &Job, p: MutexPtr<u64>) {
     assert!(said.contains("lock in a function that was called by rpc or tell"), "{said}");
     let said = refusal("in a called function", || p.try_lock(job).is_some());
     assert!(said.contains("try_lock in a function that was called by rpc or tell"), "{said}");
+}
+
+thread_local! {
+    static FOUND: RefCell<Option<Mutexes<u64>>> = const { RefCell::new(None) };
+}
+
+/// Locks by a handle that it has found; says how often that was refused.
+static FINDER: Request<GlobalPtr<u64>> = Request::new(|_, target, refused, _| {
+    FOUND.with_borrow(|found| {
+        // The thread that runs it may be another rank's, which has its own, or the network's, which has none.
+        let Some(locks) = found else { return };
+        let said = refusal("in a handler", || drop(locks.lock(0)));
+        assert!(said.contains("lock in a handler"), "{said}");
+        let said = refusal("in a handler", || drop(locks.try_lock(0)));
+        assert!(said.contains("try_lock in a handler"), "{said}");
+        target.at(refused).fetch_add(1);
+    });
+});
+
+fn handlers(job: &Job) {
+    job.register_handlers(&[&FINDER]);
+    FOUND.set(Some(job.mutexes(1).unwrap()));
+    let refused = job.alloc_all::<u64>(1).unwrap();
+    job.ranks().for_each(|r| job.am(r, &FINDER, refused.on(r), &[]));
+    job.quiet();
+    job.barrier();
+    assert!(refused.get(job) <= job.size() as u64);
+    let locks = FOUND.take().expect("it was left there");
+    *locks.lock(0) += 1;
+    job.barrier();
+    assert_eq!(*locks.lock(0), job.size() as u64, "{}: a lock that was refused is free", job.rank());
+    job.barrier();
+    job.free_all(refused);
 }
 
 fn mistakes(job: &Job) {

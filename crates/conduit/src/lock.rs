@@ -166,9 +166,9 @@ pub enum Released {
     Free,
     /// Nothing: the home shall hand it on.
     AskHome,
-    /// It was freed; `alone`: nobody waits for it.
+    /// It was freed.
     Freed {
-        /// Is the memory nobody's?
+        /// Does nobody wait for it? Then the memory is nobody's.
         alone: bool,
     },
     /// This rank was not its holder: something else was written there.
@@ -197,10 +197,12 @@ pub enum Handed {
     Free,
     /// It is this one's, who is to be told.
     To(Owner),
-    /// It was freed; `alone`: nobody waits for it.
+    /// It was freed.
     Freed {
-        /// Is the memory nobody's?
+        /// Does nobody wait for it? Then the memory is nobody's.
         alone: bool,
+        /// One who was in the line, and is to be told.
+        tell: Option<Owner>,
     },
     /// Who asked was not its holder.
     NotYours,
@@ -304,7 +306,8 @@ impl Cell {
             let word = self.word.load(Relaxed);
             let (new, released) = match word {
                 _ if word & !FLAGS != mine.0 => return Released::NotYours,
-                _ if word & FREED != 0 => (FREED, Released::Freed { alone: word & FAR == 0 && self.nobody_queues() }),
+                _ if word & FREED != 0 && word & FAR != 0 => return Released::AskHome,
+                _ if word & FREED != 0 => (FREED, Released::Freed { alone: self.nobody_queues() }),
                 _ if word & HANDOFF != 0 => (word & (HANDOFF | FAR), Released::Free),
                 _ if word & FAR != 0 => return Released::AskHome,
                 _ => (0, Released::Free),
@@ -367,15 +370,18 @@ impl Cell {
             }
             let far = |waiting: usize| if waiting > 0 { FAR } else { 0 };
             let (new, handed) = match line.front() {
-                _ if word & FREED != 0 => (FREED, Handed::Freed { alone: line.is_empty() && self.nobody_queues() }),
+                next if word & FREED != 0 => {
+                    let alone = next.is_none() && self.nobody_queues();
+                    (FREED, Handed::Freed { alone, tell: next.copied() })
+                }
                 Some(&next) if word & HANDOFF == 0 => (next.0 | far(line.len() - 1), Handed::To(next)),
                 _ => (word & HANDOFF | far(line.len()), Handed::Free),
             };
             if self.word.compare_exchange(word, new, AcqRel, Relaxed).is_ok() {
-                match handed {
-                    Handed::To(_) => _ = line.pop_front(),
-                    _ => self.ring_head(neighbours),
+                if let Handed::To(_) | Handed::Freed { tell: Some(_), .. } = handed {
+                    line.pop_front();
                 }
+                self.ring_head(neighbours);
                 return handed;
             }
         }
@@ -437,6 +443,13 @@ mod tests {
         assert_eq!(cell.ask(far, true, &mut line), Asked::Freed);
         assert_eq!(cell.release(near, &Nobody), Released::Freed { alone: true });
         assert!(!cell.try_take(near));
+        // Who waits for it elsewhere hears of it.
+        let cell = Cell::default();
+        assert!(cell.try_take(near) && cell.ask(far, true, &mut line) == Asked::Queued(Some(near)));
+        cell.word.fetch_or(FREED, Relaxed);
+        assert_eq!(cell.release(near, &Nobody), Released::AskHome);
+        assert_eq!(cell.hand_on(1, &mut line, &Nobody), Handed::Freed { alone: false, tell: Some(far) });
+        assert!(line.is_empty() && !cell.try_take(near));
     }
 }
 

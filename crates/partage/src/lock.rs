@@ -378,7 +378,7 @@ impl fmt::Display for Place {
 }
 
 /// Where a rank waits, for which lock, and who has it.
-struct Wait {
+struct Waiting {
     site: Site,
     place: Place,
     held: Option<(u64, String)>,
@@ -386,7 +386,7 @@ struct Wait {
     when_asked: bool,
 }
 
-impl fmt::Display for Wait {
+impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, for {}", self.site, self.place)?;
         if let Some((rank, since)) = &self.held {
@@ -547,7 +547,7 @@ impl Waits for Wanting<'_> {
             let owner = self.cell.holder()?;
             Some((u64::from(owner.rank()), node.site_of(self.place.at.rank as usize, owner)))
         };
-        let wait = || Wait { site: self.site, place: self.place, held: held(), when_asked: false };
+        let wait = || Waiting { site: self.site, place: self.place, held: held(), when_asked: false };
         self.inner.wait_saying(wait, done)
     }
 
@@ -577,7 +577,7 @@ fn take_far<'a, T: Pod>(inner: &'a Rc<Inner>, place: Place, site: Site, waits: b
     told.begin_lock();
     // It may wait for room.
     inner.request(site, Rank(place.at.rank), LOCK, bytes_of(&ask::<T>(place, waits)), site.at.to_string().as_bytes());
-    let wait = || Wait { site, place, held: None, when_asked: false };
+    let wait = || Waiting { site, place, held: None, when_asked: false };
     if let Err(Aborted) = inner.wait_saying(wait, || told.lock_is_answered()) {
         return Some(over(guard));
     }
@@ -591,9 +591,13 @@ fn take_far<'a, T: Pod>(inner: &'a Rc<Inner>, place: Place, site: Site, waits: b
         told::GRANTED => {}
         told::QUEUED => {
             let held = || (answer.rank != told::NOBODY).then(|| (answer.rank, text().into_owned()));
-            let wait = || Wait { site, place, held: held(), when_asked: true };
+            let wait = || Waiting { site, place, held: held(), when_asked: true };
             if let Err(Aborted) = inner.wait_saying(wait, || told.is_granted()) {
                 return Some(over(guard));
+            }
+            if told.is_freed() {
+                guard.by = By::Nothing;
+                was_freed(me, place);
             }
         }
         told::BUSY => {
@@ -677,6 +681,8 @@ impl<T: Pod> Guard<'_, T> {
         }
         let cell = reach.lock(there, Shape::<T>::LEN).expect("it was taken");
         self.not_released(cell.release(mine, &**inner.seat.node()));
+        // Ranks that do nothing but lock hear those of other nodes.
+        inner.progress();
     }
 
     #[cold]
@@ -705,10 +711,15 @@ impl<T: Pod> Guard<'_, T> {
             return;
         }
         let answer = told.unlock_answer();
+        let tell = |freed| {
+            inner.request(site, Rank(answer.rank as u32), GRANT, bytes_of(&told::grant(freed)), &[]);
+        };
         match answer.how {
             told::FREE => {}
-            told::TELL => inner.request(site, Rank(answer.rank as u32), GRANT, bytes_of(&told::grant()), &[]),
-            told::FREED | told::FREED_ALONE => self.was_freed(answer.how == told::FREED_ALONE),
+            told::TELL => tell(false),
+            told::FREED if answer.rank == told::NOBODY => {}
+            told::FREED => tell(true),
+            told::FREED_ALONE => self.was_freed(true),
             _ => self.is_not_mine(),
         }
     }

@@ -184,7 +184,7 @@ pub const QUEUED: u32 = 1;
 pub const BUSY: u32 = 2;
 /// You have it already; the payload is the site.
 pub const YOURS: u32 = 3;
-/// It was freed.
+/// It was freed; a rank that waits for it is to be told, if one is named.
 pub const FREED: u32 = 4;
 /// It was freed, and the memory is nobody's: give it back.
 pub const FREED_ALONE: u32 = 5;
@@ -234,9 +234,14 @@ impl Answers {
         self.answers[0].take()
     }
 
-    /// After it was queued: is it its turn?
+    /// After it was queued: is it its turn, or was the lock freed?
     pub fn is_granted(&self) -> bool {
         self.granted.load(Acquire) != 0
+    }
+
+    /// Which of the two: was it freed?
+    pub fn is_freed(&self) -> bool {
+        self.granted.load(Relaxed) == 1 + FREED
     }
 
     /// Before it hands on.
@@ -255,9 +260,9 @@ impl Answers {
     }
 }
 
-/// The message that tells a rank that it has the lock for which it is in a line.
-pub fn grant() -> Told {
-    Told { what: YOURS_NOW, ..Default::default() }
+/// The message that tells a rank that it has the lock for which it is in a line, or that it was freed.
+pub fn grant(freed: bool) -> Told {
+    Told { what: YOURS_NOW, how: if freed { FREED } else { GRANTED }, rank: 0 }
 }
 
 /// The lock that a message is about, and where its value is.
@@ -336,7 +341,8 @@ impl Handler for OnUnlock {
         let (how, rank) = match handed {
             Handed::Free => (FREE, 0),
             Handed::To(owner) => (TELL, u64::from(owner.rank())),
-            Handed::Freed { alone } => (if alone { FREED_ALONE } else { FREED }, 0),
+            Handed::Freed { alone: true, .. } => (FREED_ALONE, 0),
+            Handed::Freed { tell, .. } => (FREED, tell.map_or(NOBODY, |owner| u64::from(owner.rank()))),
             Handed::NotYours => (NOT_YOURS, 0),
         };
         arrival.reply(GRANT, &Told { what: UNLOCK_IS, how, rank }, &[]);
@@ -354,7 +360,7 @@ impl Handler for OnTold {
                 *answer.told.lock().unwrap_or_else(PoisonError::into_inner) = (told, bytes.to_vec());
                 answer.come.store(1, Release);
             }
-            YOURS_NOW => answers.granted.store(1, Release),
+            YOURS_NOW => answers.granted.store(1 + told.how % (1 + FREED), Release),
             _ => arrival.bad(&"an answer to nothing"),
         }
     }
