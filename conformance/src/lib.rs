@@ -1,8 +1,8 @@
 //! One suite per contract, run under every mapping: what every job must do, however its ranks are laid out.
 //!
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
-//! and phases, [`atomic`] that of atomics and events, [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has,
-//! [`found`] what reviews found. [`soak`] is random traffic with checked contents, for as long as one likes.
+//! and phases, [`atomic`] that of atomics and events, [`lock`] that of locks, [`am`] that of active messages, [`rpc`] that of calls and
+//! of objects that every rank has, [`found`] what reviews found. [`soak`] is random traffic with checked contents, for as long as one likes.
 
 use partage::prelude::*;
 use partage::serde::de::Visitor;
@@ -13,6 +13,7 @@ pub mod am;
 pub mod array;
 pub mod atomic;
 pub mod found;
+pub mod lock;
 pub mod memory;
 pub mod rpc;
 pub mod soak;
@@ -26,6 +27,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .iter()
         .chain(&array::CASES)
         .chain(&atomic::CASES)
+        .chain(&lock::CASES)
         .chain(&am::CASES)
         .chain(&rpc::CASES)
         .chain(&found::CASES)

@@ -159,6 +159,80 @@ pub fn arrays(job: &Job, time: Duration, seed: u64) {
     more.end();
 }
 
+/// Rounds in which all ranks take random locks, some of them several at a time, and add to what they guard, until the time is
+/// over. What is there after each round is known to all: the same generator runs everywhere.
+pub fn locks(job: &Job, time: Duration, seed: u64) {
+    const ACTIONS: usize = 40;
+    let (me, n) = (job.rank(), job.size());
+    let mut more = Rounds::new(job, time);
+    // How often, the sum of what was added, and what follows from both.
+    let few = job.mutexes::<[u64; 3]>(Layout::cyclic(3)).expect("some lines");
+    let many = job.mutexes::<[u64; 3]>(Layout::per_rank(4)).expect("some lines");
+    let told = job.alloc_all::<MutexPtr<[u64; 3]>>(1).expect("a word");
+    told.put(job, job.alloc_mutex([0; 3]).expect("a line"));
+    job.barrier();
+    let alone: Vec<_> = job.ranks().map(|r| told.on(r).get(job)).collect();
+    let add = |value: &mut [u64; 3], key: u64| {
+        let [count, sum, check] = *value;
+        assert!(check == if count == 0 { 0 } else { mixed([count, sum]) }, "{me}: {count} added, {sum} in all");
+        let (count, sum) = (count + 1, sum.wrapping_add(key));
+        *value = [count, sum, mixed([count, sum])];
+    };
+    let mut expected = vec![(0u64, 0u64); few.len() + many.len() + n];
+    while let Some(round) = more.next() {
+        for from in job.ranks() {
+            let mut random = Random::new(seed ^ round << 20 ^ u64::from(from.0));
+            for _ in 0..ACTIONS {
+                let (a, b, c, key) =
+                    (random.below(few.len()), random.below(many.len()), random.below(n), random.draw());
+                let which = random.below(8);
+                let mut count = |i: usize| expected[i] = (expected[i].0 + 1, expected[i].1.wrapping_add(key));
+                match which {
+                    0..3 => count(a),
+                    3..5 => count(few.len() + b),
+                    5 => count(few.len() + many.len() + c),
+                    _ => {
+                        count(a);
+                        count(few.len() + b);
+                    }
+                }
+                if from != me {
+                    continue;
+                }
+                match which {
+                    0..3 => add(&mut few.lock(a), key),
+                    3 => add(&mut many.lock(b), key),
+                    4 => loop {
+                        if let Some(mut value) = many.try_lock(b) {
+                            break add(&mut value, key);
+                        }
+                        job.wait_until(|| true);
+                    },
+                    5 => add(&mut alone[c].lock(job), key),
+                    _ => {
+                        let mut first = few.lock(a);
+                        add(&mut many.lock(b), key);
+                        add(&mut first, key);
+                    }
+                }
+            }
+        }
+        job.barrier();
+        let i = (round as usize * 7 + me.index()) % expected.len();
+        let value = match i {
+            _ if i < few.len() => *few.lock(i),
+            _ if i < few.len() + many.len() => *many.lock(i - few.len()),
+            _ => *alone[i - few.len() - many.len()].lock(job),
+        };
+        assert_eq!((value[0], value[1]), expected[i], "{me}: round {round}: lock {i}");
+        job.barrier();
+    }
+    job.free_mutex(alone[me.index()]);
+    job.barrier();
+    job.free_all(told);
+    more.end();
+}
+
 /// What every message of the traffic carries: where it is counted, what it is known by, and where an answer to it is
 /// counted, which is null where there is to be none.
 #[derive(Clone, Copy, Debug, Pod, Zeroable, Serialize, Deserialize)]

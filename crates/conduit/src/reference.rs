@@ -43,9 +43,16 @@ pub(crate) const BLOCKS: u16 = 12;
 pub(crate) const COMMIT: u16 = 13;
 const ATOMICS: u16 = 19;
 
+/// Asks for a lock; see [`shm::lock`].
+pub const LOCK: u16 = 14;
+/// Hands a lock on.
+pub const UNLOCK: u16 = 15;
+/// Tells a rank that it has a lock, and what it asked for.
+pub const GRANT: u16 = 16;
+
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 12] = [
+    let all: [(u16, &'static dyn Handler); 15] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -58,6 +65,9 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (SITE, &OnSite),
         (BLOCKS, &shm::memory::OnBlocks),
         (COMMIT, &shm::memory::OnCommit),
+        (LOCK, &shm::lock::OnLock),
+        (UNLOCK, &shm::lock::OnUnlock),
+        (GRANT, &shm::lock::OnTold),
     ];
     all.into_iter()
 }
