@@ -1,7 +1,6 @@
 //! Shapes against lists of their elements, written out one by one.
 
 use std::collections::HashSet;
-use std::fmt::Debug;
 use std::ops::Range;
 
 use partage_plan::layout::Layout;
@@ -31,7 +30,7 @@ fn region(start: usize, run: usize, levels: &[(usize, usize)]) -> (Region, Vec<u
 }
 
 /// Everything that a shape answers is what the list says.
-fn check(shape: &(impl Shape + Debug), all: &[usize]) {
+fn check(shape: &impl Shape, all: &[usize]) {
     let bounds = all.iter().min().zip(all.iter().max()).map_or(0..0, |(&first, &last)| first..last + 1);
     assert_eq!(shape.extent(), Ok(Extent { total: all.len(), bounds }), "{shape:?}");
     assert!(shape.indices().eq(all.iter().copied()), "{shape:?}: {:?}", shape.indices().collect::<Vec<_>>());
