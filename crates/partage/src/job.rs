@@ -180,6 +180,7 @@ impl Inner {
 
     /// Panics after the end of the job, when nobody answers any more, and in handlers, which may run while this rank waits for
     /// an answer itself. A handle of an array can be kept in a thread-local.
+    #[track_caller]
     pub fn is_not_over(&self, site: Site) {
         if self.calls.is_over() {
             panic!("{}: {site}: the job is over", self.rank);
@@ -193,6 +194,11 @@ impl Inner {
     pub fn may_lie(&self, at: At, len: usize) -> bool {
         let (ranks, segment) = (self.size, self.seat.node().reach().len());
         Outside { at, len, ranks, segment }.is_inside()
+    }
+
+    /// Does the network know so many bytes there, if it is what reaches them?
+    pub fn may_be_known(&self, site: Site, at: At, len: usize) -> bool {
+        !self.is_network(at) || rma::may_reach(&self.seat, site, at, len)
     }
 
     /// Writes to a part of an array that cannot be reached by a copy; what is under way then.

@@ -45,6 +45,8 @@ mod leaks;
 pub mod phase;
 pub mod ptr;
 #[deny(unsafe_code)]
+pub mod region;
+#[deny(unsafe_code)]
 mod report;
 pub mod rpc;
 pub mod scope;
@@ -69,6 +71,7 @@ pub mod prelude {
     pub use crate::block::BlockPtr;
     pub use crate::job::{Distance, Job};
     pub use crate::ptr::GlobalPtr;
+    pub use crate::region::{Indexed, Region, Shape};
     pub use crate::rpc::Dist;
     pub use crate::scope::Event;
     pub use crate::team::{Rank, Team, TeamRank};

@@ -38,7 +38,7 @@ use std::task::{Context, Poll};
 /// The stretch of the program in which borrowed buffers may be in flight: what [`Job::scope`] gives its closure.
 #[derive(Debug)]
 pub struct Scope<'s, 'env: 's> {
-    job: &'env Job,
+    pub(crate) job: &'env Job,
     // Invariant in both lifetimes, as for std::thread::scope: neither may be shortened or stretched.
     _s: PhantomData<&'s mut &'s ()>,
     _env: PhantomData<&'env mut &'env ()>,

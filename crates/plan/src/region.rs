@@ -54,6 +54,7 @@ impl Region {
     ///
     /// # Panics
     /// If that is more than [`LEVELS`] levels.
+    #[inline]
     #[track_caller]
     pub const fn times(mut self, count: usize, stride: usize) -> Region {
         assert!(self.depth < LEVELS, "times: a region has at most 8 levels; a list of ranges has any number of runs");
@@ -62,36 +63,69 @@ impl Region {
         self
     }
 
-    /// The same elements in the same order, by the fewest levels: without those of one, and with those that go on where
-    /// the one inside ends as part of it. No levels, and a run of nothing, if there are no elements.
-    fn normal(&self) -> Region {
-        let mut normal = Region::at(self.start).run(self.run);
-        let levels = &self.levels[..self.depth];
-        if self.run == 0 || levels.iter().any(|&(count, _)| count == 0) {
-            return normal.run(0);
-        }
-        for &(count, stride) in levels.iter().filter(|&&(count, _)| count > 1) {
-            let inside = match normal.depth {
-                0 => (&mut normal.run, 1),
-                depth => {
-                    let (count, stride) = &mut normal.levels[depth - 1];
-                    (count, *stride)
-                }
-            };
-            let end = inside.0.checked_mul(inside.1);
-            match inside.0.checked_mul(count) {
-                Some(all) if end == Some(stride) => *inside.0 = all,
-                _ => normal = normal.times(count, stride),
+    #[inline]
+    fn levels(&self) -> &[(usize, usize)] {
+        &self.levels[..self.depth]
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.run == 0 || self.levels().iter().any(|&(count, _)| count == 0)
+    }
+
+    /// Its first row, and the levels outside: levels that go on where the one inside ends are part of it, as far as they
+    /// are innermost. It has elements.
+    #[inline]
+    fn first_row(&self) -> (Row, &[(usize, usize)]) {
+        let mut row = Row { start: self.start, len: self.run, count: 1, stride: 0 };
+        for (i, &(count, stride)) in self.levels().iter().enumerate() {
+            // Numbers that go beyond all numbers are those of another level, or of no element.
+            let (len, all) = (row.len.wrapping_mul(count), row.count.wrapping_mul(count));
+            match row.count {
+                _ if count == 1 => {}
+                1 if stride == row.len => row.len = len,
+                1 => (row.count, row.stride) = (count, stride),
+                n if stride == n.wrapping_mul(row.stride) => row.count = all,
+                _ => return (row, &self.levels()[i..]),
             }
         }
-        normal
+        (row, &[])
     }
+
+    /// Does an element come twice, where levels do not nest in their order?
+    #[cold]
+    fn repeats_somewhere(&self) -> bool {
+        let mut region = *self;
+        let levels = &mut region.levels[..self.depth];
+        // Levels in any order name the same elements.
+        levels.sort_unstable_by_key(|&(count, stride)| (count > 1, stride));
+        let levels = &levels[levels.partition_point(|&(count, _)| count == 1)..];
+        match levels {
+            _ if nest(self.run, levels) => false,
+            // One level that does not nest is one whose neighbours overlap; and so is a level that stands still.
+            [_] | [(_, 0), ..] => true,
+            // More elements than places.
+            _ if self.extent().is_ok_and(|all| all.total > all.bounds.len()) => true,
+            _ => !are_apart(self.runs()),
+        }
+    }
+}
+
+/// Does each level step over all that lies inside it?
+#[inline]
+fn nest(run: usize, levels: &[(usize, usize)]) -> bool {
+    let mut span = run;
+    levels.iter().filter(|&&(count, _)| count > 1).all(|&(count, stride)| {
+        let apart = span <= stride;
+        span = span.wrapping_add(stride.wrapping_mul(count - 1));
+        apart
+    })
 }
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at({}).run({})", self.start, self.run)?;
-        self.levels[..self.depth].iter().try_for_each(|(count, stride)| write!(f, ".times({count}, {stride})"))
+        self.levels().iter().try_for_each(|(count, stride)| write!(f, ".times({count}, {stride})"))
     }
 }
 
@@ -193,75 +227,57 @@ pub trait Shape: sealed::Sealed + fmt::Debug {
 }
 
 impl Shape for Region {
+    #[inline]
     fn extent(&self) -> Result<Extent, ShapeError> {
-        let Region { start, run, levels, depth } = self.normal();
-        if run == 0 {
+        if self.is_empty() {
             return Ok(Extent::default());
         }
-        let (mut total, mut end) = (Some(run), start.checked_add(run));
-        for &(count, stride) in &levels[..depth] {
+        let (mut total, mut end) = (Some(self.run), self.start.checked_add(self.run));
+        for &(count, stride) in self.levels() {
             total = total.and_then(|n| n.checked_mul(count));
             end = end.zip((count - 1).checked_mul(stride)).and_then(|(end, more)| end.checked_add(more));
         }
         let (total, end) = total.zip(end).ok_or(ShapeError::TooLarge)?;
-        Ok(Extent { total, bounds: start..end })
+        Ok(Extent { total, bounds: self.start..end })
     }
 
     #[inline]
     fn rows(&self) -> impl Iterator<Item = Row> + Clone {
-        let normal = self.normal();
-        let (count, stride) = normal.levels[0];
-        let row = Row { start: normal.start, len: normal.run, count, stride };
-        Rows { next: (normal.run > 0).then_some(row), at: [0; LEVELS], region: normal }
+        let (row, levels) = self.first_row();
+        Rows { next: (!self.is_empty()).then_some(row), levels, at: [0; LEVELS] }
     }
 
+    #[inline]
     fn repeats(&self) -> bool {
-        let mut normal = self.normal();
-        let levels = &mut normal.levels[..normal.depth];
-        // Levels in any order name the same elements. They nest if each steps over all that lies inside.
-        levels.sort_unstable_by_key(|&(_, stride)| stride);
-        let mut span = Some(normal.run);
-        for &(count, stride) in levels.iter() {
-            span = span.filter(|&span| span <= stride).map(|span| stride * (count - 1) + span);
-        }
-        match levels {
-            _ if span.is_some() || normal.run == 0 => false,
-            // One level that does not nest is one whose neighbours overlap; and so is a level that stands still.
-            [_] | [(_, 0), ..] => true,
-            // More elements than places.
-            _ if self.extent().is_ok_and(|all| all.total > all.bounds.len()) => true,
-            _ => !are_apart(self.runs()),
-        }
+        !self.is_empty() && !nest(self.run, self.levels()) && self.repeats_somewhere()
     }
 }
 
 /// The rows of a region: the innermost level each, for all values of the others.
 #[derive(Clone)]
-struct Rows {
-    /// Without superfluous levels.
-    region: Region,
+struct Rows<'r> {
     next: Option<Row>,
-    /// How often each of the outer levels has been taken.
+    /// The others.
+    levels: &'r [(usize, usize)],
+    /// How often each of them has been taken.
     at: [usize; LEVELS],
 }
 
-impl Iterator for Rows {
+impl Iterator for Rows<'_> {
     type Item = Row;
 
     #[inline]
     fn next(&mut self) -> Option<Row> {
-        let row = self.next?;
+        let row = self.next.take()?;
         let mut start = row.start;
-        self.next = None;
-        for level in 1..self.region.depth {
-            let (count, stride) = self.region.levels[level];
-            self.at[level] += 1;
+        for (&(count, stride), at) in self.levels.iter().zip(&mut self.at) {
+            *at += 1;
             start = start.wrapping_add(stride);
-            if self.at[level] < count {
+            if *at < count {
                 self.next = Some(Row { start, ..row });
                 break;
             }
-            self.at[level] = 0;
+            *at = 0;
             start = start.wrapping_sub(stride.wrapping_mul(count));
         }
         Some(row)
@@ -389,18 +405,23 @@ fn are_apart(runs: impl Iterator<Item = (usize, usize)> + Clone) -> bool {
     }
 }
 
-/// Do two shapes have an element in common? It takes a sort of both where their bounds do.
-pub fn meet(a: &impl Shape, b: &impl Shape) -> bool {
-    let bounds = |extent: Result<Extent, ShapeError>| extent.map_or(0..0, |extent| extent.bounds);
-    let (x, y) = (bounds(a.extent()), bounds(b.extent()));
+/// Do two shapes have an element in common, if the elements of each are counted from so far on? It takes a sort of both
+/// where their bounds do.
+pub fn meet(a: &impl Shape, a_from: usize, b: &impl Shape, b_from: usize) -> bool {
+    let bounds = |extent: Result<Extent, ShapeError>, from: usize| match extent {
+        Ok(Extent { total: 1.., bounds }) => bounds.start + from..bounds.end + from,
+        _ => 0..0,
+    };
+    let (x, y) = (bounds(a.extent(), a_from), bounds(b.extent(), b_from));
     if x.start >= y.end || y.start >= x.end {
         return false;
     }
-    let both = a.runs().map(|run| (run, 0)).chain(b.runs().map(|run| (run, 1)));
-    let mut both: Vec<((usize, usize), usize)> = both.collect();
+    let runs = |(start, len), from, side| (start + from, len, side);
+    let both = a.runs().map(|run| runs(run, a_from, 0)).chain(b.runs().map(|run| runs(run, b_from, 1)));
+    let mut both: Vec<(usize, usize, usize)> = both.collect();
     both.sort_unstable();
     let mut ends = [0; 2];
-    both.into_iter().any(|((start, len), side)| {
+    both.into_iter().any(|(start, len, side)| {
         ends[side] = ends[side].max(start + len);
         start < ends[1 - side]
     })
@@ -500,5 +521,8 @@ impl<I: Iterator<Item = Row>> Cursor<I> {
 /// How many runs of the row fit into so many elements, of which one does.
 #[inline]
 fn fit(row: Row, left: usize) -> usize {
-    if row.count == 1 { 1 } else { row.count.min(left / row.len) }
+    match row.count.checked_mul(row.len) {
+        Some(all) if all <= left => row.count,
+        _ => left / row.len,
+    }
 }

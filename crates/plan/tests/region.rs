@@ -68,7 +68,10 @@ fn check_together(a: &impl Shape, b: &impl Shape) {
     }
     assert!(pairs.into_iter().eq(a.indices().zip(b.indices())), "{a:?} and {b:?}");
     let shared: HashSet<usize> = a.indices().collect();
-    assert_eq!(meet(a, b), b.indices().any(|i| shared.contains(&i)), "{a:?} and {b:?}");
+    for (a_from, b_from) in [(0, 0), (5, 0), (1, 3)] {
+        let met = b.indices().any(|i| (i + b_from).checked_sub(a_from).is_some_and(|i| shared.contains(&i)));
+        assert_eq!(meet(a, a_from, b, b_from), met, "{a:?} from {a_from} and {b:?} from {b_from}");
+    }
 }
 
 #[test]
@@ -159,7 +162,7 @@ fn numbers_beyond_all_numbers_are_refused_and_nothing_is_not() {
     far(Region::at(0).times(2, MAX - 5).times(2, 5));
     for nothing in [Region::at(MAX).run(0), Region::at(MAX).times(MAX, MAX).times(0, MAX), Region::at(5).times(0, 1)] {
         assert_eq!((nothing.extent(), nothing.rows().next()), (Ok(Extent::default()), None));
-        assert!(!nothing.repeats() && !meet(&nothing, &(0..9)));
+        assert!(!nothing.repeats() && !meet(&nothing, 0, &(0..9), 0));
     }
     assert_eq!(Region::at(MAX - 1).extent().unwrap().bounds, MAX - 1..MAX);
     let once = Region::at(7).times(1, MAX).times(1, MAX);

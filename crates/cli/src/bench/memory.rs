@@ -1,4 +1,4 @@
-//! Arrays, phases and allocation.
+//! Arrays, phases, regions and allocation.
 
 use super::floor;
 use super::measure::Measured;
@@ -117,4 +117,34 @@ pub fn local_alloc_free(b: &Bench) -> Measured {
         }
     }
     b.compare(|| b.timed(TIMES, || ours(b.job)), || b.timed(TIMES, || floor::malloc_free(64, TIMES)))
+}
+
+/// Runs of a strided put, the values of each, and how far each begins after the one before.
+const RUNS: usize = 512;
+const RUN: usize = 8;
+const STRIDE: usize = 16;
+
+/// 512 runs of 64 bytes, 128 apart in the other rank's memory, beside the loop of copies by hand: nanoseconds for all.
+pub fn strided_put(b: &Bench) -> Measured {
+    let there = b.job.alloc_all::<u64>(RUNS * STRIDE).expect("64 KiB").on(b.job.neighbor(1));
+    let region = Region::at(0).run(RUN).times(RUNS, STRIDE);
+    strided_beside(b, there, |src| there.put_region(b.job, black_box(region), src))
+}
+
+/// The same into an array.
+pub fn strided_put_array(b: &Bench) -> Measured {
+    let there = b.job.alloc_all::<u64>(RUNS * STRIDE).expect("64 KiB").on(b.job.neighbor(1));
+    let array = b.job.array::<u64>(Layout::per_rank(RUNS * STRIDE)).expect("64 KiB");
+    let first = b.job.neighbor(1).index() * RUNS * STRIDE;
+    let region = Region::at(first).run(RUN).times(RUNS, STRIDE);
+    strided_beside(b, there, |src| array.put_region(black_box(region), src))
+}
+
+fn strided_beside(b: &Bench, there: GlobalPtr<u64>, ours: impl Fn(&[u64])) -> Measured {
+    const TIMES: usize = 1000;
+    let src: Vec<u64> = (0..(RUN * RUNS) as u64).collect();
+    b.compare(
+        || b.timed(TIMES, || (0..TIMES).for_each(|_| ours(black_box(&src)))),
+        || b.timed(TIMES, || floor::copy_runs::<RUN, STRIDE>(b.job, there, &src, TIMES)),
+    )
 }

@@ -116,7 +116,7 @@ static MICRO: [Figure; 27] = [
 ];
 
 /// Those of `bench memory`.
-static MEMORY: [Figure; 11] = [
+static MEMORY: [Figure; 13] = [
     job("phase_local_loop", 2, Procs, "ns", Ratio(1.02), memory::local_loop),
     job("gptr_get_8", 2, Procs, "ns", Ratio(1.5), ranks::get_8),
     job("gptr_put_8", 2, Procs, "ns", Ratio(1.5), ranks::put_8),
@@ -128,6 +128,8 @@ static MEMORY: [Figure; 11] = [
     job("alloc_array_1m_zeroed", 2, Procs, "ns", Limit::None, memory::alloc_zeroed),
     job("alloc_array_1m_fresh", 2, Procs, "ns", Limit::None, memory::alloc_fresh),
     job("local_alloc_free_64", 2, Procs, "ns", Ratio(2.0), memory::local_alloc_free),
+    job("strided_put_512x64", 2, Procs, "ns", Ratio(1.15), memory::strided_put),
+    job("strided_put_512x64_array", 2, Procs, "ns", Limit::None, memory::strided_put_array),
 ];
 
 /// Those of `bench am`.
