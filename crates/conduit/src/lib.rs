@@ -15,6 +15,7 @@
 
 #[cfg(not(loom))]
 pub mod am;
+pub mod answers;
 pub mod barrier;
 #[cfg(not(loom))]
 pub mod contract;
@@ -37,3 +38,4 @@ pub mod sync;
 #[cfg(not(loom))]
 pub mod topology;
 pub mod wait;
+pub mod word;

@@ -56,6 +56,8 @@ mod start;
 #[deny(unsafe_code)]
 pub mod team;
 #[deny(unsafe_code)]
+pub mod wait;
+#[deny(unsafe_code)]
 mod watch;
 
 pub use bytemuck::{self, Pod, Zeroable};

@@ -24,7 +24,7 @@ use crate::job::Inner;
 use crate::ptr::GlobalPtr;
 use crate::rpc::Pend;
 use bytemuck::Pod;
-use partage_conduit::contract::At;
+use partage_conduit::contract::{At, Conduit};
 use partage_conduit::ofi::rma::{self, Started};
 use partage_conduit::record::Site;
 use std::any::Any;
@@ -58,11 +58,59 @@ pub struct Event<'s, R> {
 enum State<R> {
     Ready(R),
     Call(Pend<R>),
+    /// Something asked of another rank.
+    Asked(Asked<R>),
     /// Into or out of memory that a scope borrows.
     Far(Transfer, R),
     /// Into or out of memory that comes with it.
     Owned(Owned<R>),
     Taken,
+}
+
+/// A question to which answers come, and what makes the result of the last one's value and a word of the asker's.
+#[derive(Debug)]
+struct Asked<R> {
+    slot: Given,
+    with: u64,
+    read: fn(u64, u64) -> R,
+}
+
+/// A slot for answers; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Given {
+    inner: Rc<Inner>,
+    site: Site,
+    pub slot: u32,
+}
+
+impl Given {
+    pub fn new(inner: Rc<Inner>, site: Site, slot: u32) -> Given {
+        Given { inner, site, slot }
+    }
+
+    /// Waits for all answers.
+    pub fn complete(&self) {
+        self.inner.is_not_over(self.site);
+        self.inner.unless_over(Conduit::wait(&self.inner.seat, self.site, || self.is_done()));
+    }
+
+    fn is_done(&self) -> bool {
+        self.inner.seat.landing().answers.is_done(self.slot)
+    }
+
+    fn test(&self) -> bool {
+        self.is_done() || (self.inner.progress() && self.is_done())
+    }
+
+    fn value(&self) -> u64 {
+        self.inner.seat.landing().answers.value(self.slot)
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        self.inner.seat.landing().answers.give(self.slot);
+    }
 }
 
 /// A transfer that has its buffer with it.
@@ -174,9 +222,12 @@ impl Transfer {
         self.inner.complete_transfer(self.site, &self.started);
     }
 
+    fn is_complete(&self) -> bool {
+        self.inner.is_complete(&self.started)
+    }
+
     fn test(&self) -> bool {
-        let is_complete = || self.inner.is_complete(&self.started);
-        is_complete() || (self.inner.progress() && is_complete())
+        self.is_complete() || (self.inner.progress() && self.is_complete())
     }
 }
 
@@ -199,6 +250,17 @@ impl Inner {
 impl<R> Event<'_, R> {
     fn of(state: State<R>) -> Self {
         Event { state, _s: PhantomData, _not_send: PhantomData }
+    }
+
+    /// Of something that is complete.
+    #[inline(always)]
+    pub(crate) fn ready(value: R) -> Self {
+        Self::of(State::Ready(value))
+    }
+
+    /// Of a question whose answers come to this slot.
+    pub(crate) fn asked(slot: Given, with: u64, read: fn(u64, u64) -> R) -> Self {
+        Self::of(State::Asked(Asked { slot, with, read }))
     }
 
     /// Of a transfer, if it is not complete, with memory that a scope borrows.
@@ -231,6 +293,10 @@ impl<R> Event<'_, R> {
         match self.state {
             State::Ready(value) => value,
             State::Call(pend) => pend.wait(),
+            State::Asked(Asked { slot, with, read }) => {
+                slot.complete();
+                read(slot.value(), with)
+            }
             State::Far(transfer, value) => {
                 transfer.complete();
                 value
@@ -248,8 +314,21 @@ impl<R> Event<'_, R> {
     pub fn test(&mut self) -> bool {
         match &self.state {
             State::Call(pend) => pend.test(),
+            State::Asked(asked) => asked.slot.test(),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.test(),
             _ => true,
+        }
+    }
+}
+
+impl<R> Event<'_, R> {
+    /// Is it complete? Makes no progress.
+    pub(crate) fn is_complete(&self) -> bool {
+        match &self.state {
+            State::Call(pend) => pend.is_done(),
+            State::Asked(asked) => asked.slot.is_done(),
+            State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.is_complete(),
+            State::Ready(_) | State::Taken => true,
         }
     }
 }
@@ -267,6 +346,7 @@ impl<R> Future for Event<'_, R> {
         match std::mem::replace(&mut self.state, State::Taken) {
             State::Ready(value) => Poll::Ready(value),
             State::Call(pend) => Poll::Ready(pend.take()),
+            State::Asked(Asked { slot, with, read }) => Poll::Ready(read(slot.value(), with)),
             State::Far(_, value) => Poll::Ready(value),
             State::Owned(mut owned) => Poll::Ready(owned.take()),
             State::Taken => panic!("this event was already polled to its end"),

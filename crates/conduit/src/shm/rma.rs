@@ -70,7 +70,7 @@ impl Reach {
 
     /// The same for a value, which must also be aligned.
     #[inline(always)]
-    fn locate_value<T>(&self, at: At) -> Option<*mut u8> {
+    pub(super) fn locate_value<T>(&self, at: At) -> Option<*mut u8> {
         let base = (*self.bases.get(at.rank as usize)?)?.as_ptr();
         // One comparison for both ends and for the alignment: bits that must be zero are rotated to the top. FIRST is a
         // page and segments start at one, so what is aligned from there is aligned in memory.
