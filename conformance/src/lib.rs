@@ -1,7 +1,7 @@
 //! One suite per contract, run under every mapping: what every job must do, however its ranks are laid out.
 //!
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
-//! and phases, [`am`] that of active messages and atomics, [`rpc`] that of calls and of objects that every rank has,
+//! and phases, [`region`] that of vector, indexed and strided copies, [`am`] that of active messages and atomics, [`rpc`] that of calls and of objects that every rank has,
 //! [`found`] what reviews found. [`soak`] is random traffic with checked contents, for as long as one likes.
 
 use partage::prelude::*;
@@ -13,6 +13,7 @@ pub mod am;
 pub mod array;
 pub mod found;
 pub mod memory;
+pub mod region;
 pub mod rpc;
 pub mod soak;
 
@@ -21,7 +22,13 @@ pub type Case = (&'static str, fn(&Job));
 
 /// All cases, in their order.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
-    memory::CASES.iter().chain(&array::CASES).chain(&am::CASES).chain(&rpc::CASES).chain(&found::CASES)
+    memory::CASES
+        .iter()
+        .chain(&array::CASES)
+        .chain(&region::CASES)
+        .chain(&am::CASES)
+        .chain(&rpc::CASES)
+        .chain(&found::CASES)
 }
 
 /// How many messages a flood has, each rank's part: as many in all on few ranks as on many. `SCALE` multiplies it.

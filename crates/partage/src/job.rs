@@ -292,10 +292,13 @@ impl Inner {
     pub fn complete_far(&self, site: Site) {
         rma::complete_all(&self.seat, site);
         let answers = &self.seat.landing().answers;
-        if !answers.are_all_done() {
-            self.unless_over(Conduit::wait(&self.seat, site, || answers.are_all_done()));
-        }
+        let waited = match answers.are_all_done() {
+            true => Ok(()),
+            false => Conduit::wait(&self.seat, site, || answers.are_all_done()),
+        };
+        // Before anything unwinds: what was borrowed is given back then.
         self.kept.clear();
+        self.unless_over(waited);
     }
 
     pub fn unless_outside<T: Default>(&self, done: std::result::Result<T, Failure>) -> Option<T> {

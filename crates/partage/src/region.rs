@@ -12,6 +12,9 @@
 //!   when all has arrived; what a [`Scope`] starts is complete after its event. Elements arrive in any order; one of 1, 2, 4 or
 //!   8 bytes that is a run by itself does not tear.
 //! * On the node runs are copied one by one, without packing: one check for all that lie at one stride.
+//! * To and from other nodes, and on the reference path, the runs of each rank are packed: one message for each rank, as long as
+//!   they and what says where they lie are not more than 64 KiB, else as few as that takes. Runs of 4 KiB and more go by the
+//!   network itself. ([`Counters::packed`](crate::am::Counters::packed) counts such messages.)
 //!
 //! ```
 //! use partage::prelude::*;
@@ -30,12 +33,14 @@
 use crate::array::SharedArray;
 use crate::job::{Inner, Job};
 use crate::ptr::GlobalPtr;
-use crate::scope::{Event, Scope, Transfer};
+use crate::scope::{Event, Given, Scope, Transfer};
 use bytemuck::Pod;
-use partage_conduit::contract::{At, GUARDED};
+use partage_conduit::contract::{At, Conduit, Half};
 use partage_conduit::copy::Runs;
 use partage_conduit::ofi::rma::Started;
 use partage_conduit::record::Site;
+use partage_conduit::reference;
+use partage_conduit::runs::{Group, Packet};
 use partage_conduit::shm::rma::Reach;
 use partage_plan::region::{Cursor, Extent, Pair, Row, meet};
 use std::ops::Range;
@@ -293,7 +298,8 @@ impl<'s> Scope<'s, '_> {
         dst: &'s mut [T],
     ) -> Event<'s, &'s mut [T]> {
         let to = 0..dst.len();
-        Event::borrowed(array.start_get_region(Site::here("get_region"), &there, dst, &to), dst)
+        let started = array.start_get_region(Site::here("get_region"), &there, dst, &to);
+        Event::borrowed(started.map(Transfer::into_scope), dst)
     }
 
     /// Starts writing all of `src` to the elements of a shape, wherever they lie.
@@ -312,7 +318,8 @@ impl<'s> Scope<'s, '_> {
         dst: &'s mut [T],
         to: impl Shape,
     ) -> Event<'s, &'s mut [T]> {
-        Event::borrowed(array.start_get_region(Site::here("get_region_to"), &there, dst, &to), dst)
+        let started = array.start_get_region(Site::here("get_region_to"), &there, dst, &to);
+        Event::borrowed(started.map(Transfer::into_scope), dst)
     }
 
     /// Starts writing those elements of `src` that a shape names to those of another.
@@ -337,7 +344,8 @@ impl<'s> Scope<'s, '_> {
         dst: &'s mut [T],
         to: impl Shape,
     ) -> Event<'s, &'s mut [T]> {
-        Event::borrowed(from.start_get_region(self.job, Site::here("get_region_ptr"), &there, dst, &to), dst)
+        let started = from.start_get_region(self.job, Site::here("get_region_ptr"), &there, dst, &to);
+        Event::borrowed(started.map(Transfer::into_scope), dst)
     }
 
     /// Starts writing those values of `src` that a shape names to those of another, counted from a pointer.
@@ -391,8 +399,8 @@ fn overlap(me: crate::team::Rank, call: &str) -> ! {
 
 /// Shared elements by their numbers: an array's, or those after a pointer.
 trait Lies {
-    /// Set in offsets of its half.
-    const HALF: u64;
+    /// In which half of segments.
+    const HALF: Half;
 
     fn inner(&self) -> &Rc<Inner>;
 
@@ -404,7 +412,7 @@ trait Lies {
 }
 
 impl<T: Pod> Lies for SharedArray<T> {
-    const HALF: u64 = GUARDED;
+    const HALF: Half = Half::Guarded;
 
     fn inner(&self) -> &Rc<Inner> {
         &self.inner
@@ -434,7 +442,7 @@ impl<'j, T> Pointed<'j, T> {
 }
 
 impl<T: Pod> Lies for Pointed<'_, T> {
-    const HALF: u64 = 0;
+    const HALF: Half = Half::Open;
 
     fn inner(&self) -> &Rc<Inner> {
         self.inner
@@ -510,7 +518,7 @@ fn start_puts<T: Pod>(
             far.put(at, &src[from..], runs);
         }
     });
-    far.transfer()
+    far.put_all()
 }
 
 /// Starts reading; both sides were checked.
@@ -526,10 +534,10 @@ fn start_gets<T: Pod>(
     let mut far = Far::new(side, site);
     walk::<T>(side, there, here, |at, to, runs| {
         if side.mapped().read_runs(at, &mut dst[to..], runs).is_err() {
-            far.get(at, &mut dst[to..], runs);
+            far.get(at, dst, to, runs);
         }
     });
-    far.transfer()
+    far.get_all(dst)
 }
 
 /// Copies `total` elements from shared to shared memory, some at a time; both sides were checked.
@@ -551,42 +559,106 @@ fn copy<T: Pod>(
     }
 }
 
-/// The part of a copy that is not reached by copying.
+/// Runs that are this long go by the network itself, where there is one.
+const BY_NETWORK: usize = 4 << 10;
+
+/// The part of a copy that is not reached by copying: runs of one rank are packed into one message, as far as they fit.
 struct Far<'i> {
     inner: &'i Rc<Inner>,
     site: Site,
-    half: u64,
+    half: Half,
     started: Option<Started>,
+    /// By rank; none before there is one.
+    packets: Vec<Option<Box<Packet>>>,
+    /// Packets of a get that are full.
+    full: Vec<(u32, Packet)>,
+    /// Where the answers to those of a put come.
+    slot: Option<Given>,
 }
 
 impl<'i> Far<'i> {
     #[inline(always)]
     fn new<L: Lies>(side: &'i L, site: Site) -> Self {
-        Far { inner: side.inner(), site, half: L::HALF, started: None }
+        let (packets, full) = (Vec::new(), Vec::new());
+        Far { inner: side.inner(), site, half: L::HALF, started: None, packets, full, slot: None }
     }
 
     #[cold]
     #[inline(never)]
     fn put(&mut self, at: At, src: &[u8], runs: Runs) {
-        for i in 0..runs.count {
-            let at = self.place(at, i * runs.there);
-            let started = self.inner.put_guarded(self.site, at, &src[i * runs.here..][..runs.len]);
-            self.add(started);
+        if self.is_by_network(at, runs) {
+            for i in 0..runs.count {
+                let src = &src[i * runs.here..][..runs.len];
+                let started = self.inner.start_put(self.site, self.place(at, i * runs.there), src);
+                self.add(started);
+            }
+            return;
+        }
+        self.pack(
+            at,
+            runs,
+            |packet, group, from| packet.put(group, &src[from..], runs.here),
+            |this, full| this.send(at.rank, full),
+        );
+    }
+
+    /// `dst` is all of it, and the first run belongs at `to`.
+    #[cold]
+    #[inline(never)]
+    fn get(&mut self, at: At, dst: &mut [u8], to: usize, runs: Runs) {
+        if self.is_by_network(at, runs) {
+            for i in 0..runs.count {
+                let dst = &mut dst[to + i * runs.here..][..runs.len];
+                let started = self.inner.start_get(self.site, self.place(at, i * runs.there), dst);
+                self.add(started);
+            }
+            return;
+        }
+        self.pack(
+            at,
+            runs,
+            |packet, group, from| packet.get(group, (to + from) as u64, runs.here),
+            |this, full| this.full.push((at.rank, full)),
+        );
+    }
+
+    /// Adds runs to the packets of their rank: as many as fit, and a part of one where it is longer than a packet.
+    fn pack(
+        &mut self,
+        at: At,
+        runs: Runs,
+        add: impl Fn(&mut Packet, Group, usize) -> (usize, usize),
+        full: impl Fn(&mut Self, Packet),
+    ) {
+        if self.packets.is_empty() {
+            self.packets.resize_with(self.inner.size, || None);
+        }
+        let (mut run, mut inside) = (0, 0);
+        while run < runs.count {
+            let group = Group {
+                offset: at.offset + (run * runs.there + inside) as u64,
+                len: runs.len - inside,
+                count: if inside == 0 { runs.count - run } else { 1 },
+                stride: runs.there,
+            };
+            let packet = self.packets[at.rank as usize].get_or_insert_default();
+            match add(packet, group, run * runs.here + inside) {
+                (0, 0) => {
+                    let packet = std::mem::take(&mut **packet);
+                    full(self, packet);
+                }
+                (0, part) => inside += part,
+                (whole, _) => (run, inside) = (run + whole, 0),
+            }
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn get(&mut self, at: At, dst: &mut [u8], runs: Runs) {
-        for i in 0..runs.count {
-            let at = self.place(at, i * runs.there);
-            let started = self.inner.get_guarded(self.site, at, &mut dst[i * runs.here..][..runs.len]);
-            self.add(started);
-        }
+    fn is_by_network(&self, at: At, runs: Runs) -> bool {
+        runs.len >= BY_NETWORK && self.inner.is_network(at)
     }
 
     fn place(&self, at: At, further: usize) -> At {
-        At { offset: (at.offset + further as u64) | self.half, ..at }
+        At { offset: (at.offset + further as u64) | self.half.mark(), ..at }
     }
 
     fn add(&mut self, started: Option<Started>) {
@@ -596,9 +668,51 @@ impl<'i> Far<'i> {
         };
     }
 
-    #[inline(always)]
-    fn transfer(self) -> Option<Transfer> {
+    /// Sends a packet of a put.
+    fn send(&mut self, to: u32, packet: Packet) {
         let (inner, site) = (self.inner, self.site);
-        self.started.map(|started| Transfer::new(inner.clone(), site, started))
+        let answers = &inner.seat.landing().answers;
+        let slot = self.slot.get_or_insert_with(|| Given::new(inner.clone(), site, answers.take(0))).slot;
+        answers.one_more(slot);
+        inner.reference.count(|c| c.packed += 1);
+        inner.unless_over(reference::send_put_runs(&inner.seat, site, to, self.half, slot, packet));
+    }
+
+    /// Sends what is left of a put: what is under way then.
+    #[inline(always)]
+    fn put_all(self) -> Option<Transfer> {
+        if self.packets.is_empty() && self.started.is_none() { None } else { self.put_rest() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_rest(mut self) -> Option<Transfer> {
+        for (rank, packet) in std::mem::take(&mut self.packets).into_iter().enumerate() {
+            if let Some(packet) = packet {
+                self.send(rank as u32, *packet);
+            }
+        }
+        Transfer::of_both(self.inner, self.site, self.started, self.slot)
+    }
+
+    /// Asks for all that a get needs: what is under way then.
+    #[inline(always)]
+    fn get_all(self, dst: &mut [u8]) -> Option<Transfer> {
+        if self.packets.is_empty() && self.started.is_none() { None } else { self.get_rest(dst) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get_rest(mut self, dst: &mut [u8]) -> Option<Transfer> {
+        let open = self.packets.into_iter().enumerate();
+        self.full.extend(open.filter_map(|(rank, packet)| packet.map(|packet| (rank as u32, *packet))));
+        let (inner, site) = (self.inner, self.site);
+        let asked = if self.full.is_empty() {
+            None
+        } else {
+            inner.reference.count(|c| c.packed += self.full.len() as u64);
+            inner.start_get_runs(site, self.half, self.full, dst)
+        };
+        Transfer::of_both(inner, site, self.started, asked)
     }
 }
