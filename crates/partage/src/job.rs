@@ -206,6 +206,7 @@ impl Inner {
 
     /// Panics after the end of the job, when nobody answers any more, and in handlers, which may run while this rank waits for
     /// an answer itself. A handle of an array can be kept in a thread-local.
+    #[track_caller]
     pub fn is_not_over(&self, site: Site) {
         if self.calls.is_over() {
             panic!("{}: {site}: the job is over", self.rank);
@@ -219,6 +220,11 @@ impl Inner {
     pub fn may_lie(&self, at: At, len: usize) -> bool {
         let (ranks, segment) = (self.size, self.seat.node().reach().len());
         Outside { at, len, ranks, segment }.is_inside()
+    }
+
+    /// Does the network know so many bytes there, if it is what reaches them?
+    pub fn may_be_known(&self, site: Site, at: At, len: usize) -> bool {
+        !self.is_network(at) || rma::may_reach(&self.seat, site, at, len)
     }
 
     /// Writes to a part of an array that cannot be reached by a copy; what is under way then.
@@ -295,10 +301,13 @@ impl Inner {
     pub fn complete_far(&self, site: Site) {
         rma::complete_all(&self.seat, site);
         let answers = &self.seat.landing().answers;
-        if !answers.are_all_done() {
-            self.unless_over(Conduit::wait(&self.seat, site, || answers.are_all_done()));
-        }
+        let waited = match answers.are_all_done() {
+            true => Ok(()),
+            false => Conduit::wait(&self.seat, site, || answers.are_all_done()),
+        };
+        // Before anything unwinds: what was borrowed is given back then.
         self.kept.clear();
+        self.unless_over(waited);
     }
 
     pub fn unless_outside<T: Default>(&self, done: std::result::Result<T, Failure>) -> Option<T> {

@@ -489,6 +489,21 @@ pub fn copy_in(job: &Job, dst: &mut [u8], src: GlobalPtr<u8>, times: usize) {
     }
 }
 
+/// Copies runs of `RUN` values, which follow each other in `src`, to places `STRIDE` values apart, `times` times. Run and
+/// stride are known to the compiler.
+#[inline(never)]
+pub fn copy_runs<const RUN: usize, const STRIDE: usize>(job: &Job, dst: GlobalPtr<u64>, src: &[u64], times: usize) {
+    let runs = src.len() / RUN;
+    let dst = raw(job, dst.cast(), 8 * STRIDE * runs).cast::<u64>();
+    for _ in 0..times {
+        let (dst, src) = (black_box(dst), black_box(src.as_ptr()));
+        for i in 0..runs {
+            // SAFETY: as for `copy_out`, for each run, which lies inside both.
+            unsafe { std::ptr::copy_nonoverlapping(src.add(i * RUN), dst.add(i * STRIDE), RUN) };
+        }
+    }
+}
+
 /// The address of `len` bytes, all of which lie in one segment.
 pub fn raw(job: &Job, p: GlobalPtr<u8>, len: usize) -> *mut u8 {
     // SAFETY: only looked up here; who uses the address says why it may.
