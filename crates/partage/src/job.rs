@@ -69,6 +69,8 @@ pub(crate) struct Inner {
     pub leaks: Leaks,
     /// How often something was served.
     pub served: Cell<u64>,
+    /// Polls of events since this rank last made progress for one.
+    pub polls: Cell<u32>,
 }
 
 /// Puts, gets and atomics over active messages.
@@ -112,14 +114,31 @@ impl Inner {
         fail::die(fail::PANICKED, Some(&format!("{}: {site}: in a destructor, while the job ends", self.rank)))
     }
 
+    /// The same, but not each time: for many that ask one after the other.
+    pub fn progress_at_times(self: &Rc<Self>) -> bool {
+        const TIMES: u32 = 16;
+        let polls = self.polls.get() + 1;
+        self.polls.set(polls % TIMES);
+        polls == TIMES && self.progress()
+    }
+
     /// Waits until `done`, making progress.
     pub fn wait(self: &Rc<Self>, site: Site, done: impl Fn() -> bool + Copy) {
+        self.unless_over(self.wait_saying(|| site, done));
+    }
+
+    /// The same for a wait of which more is to be said than its site; it may end without what it waited for.
+    pub fn wait_saying<S: fmt::Display>(
+        self: &Rc<Self>,
+        site: impl Fn() -> S + Copy,
+        done: impl Fn() -> bool + Copy,
+    ) -> std::result::Result<(), Aborted> {
         let look = || match done() {
             true => Step::Done,
             false if self.progress() => Step::Busy,
             false => Step::Idle,
         };
-        self.unless_over(self.seat.waiter().until(|| site, look));
+        self.seat.waiter().until(site, look)
     }
 
     /// Sends a request, when there is room. (In a called function, progress runs no others meanwhile.)
@@ -197,6 +216,7 @@ impl Inner {
 
     /// Panics after the end of the job, when nobody answers any more, and in handlers, which may run while this rank waits for
     /// an answer itself. A handle of an array can be kept in a thread-local.
+    #[track_caller]
     pub fn is_not_over(&self, site: Site) {
         if self.calls.is_over() {
             panic!("{}: {site}: the job is over", self.rank);
@@ -210,6 +230,11 @@ impl Inner {
     pub fn may_lie(&self, at: At, len: usize) -> bool {
         let (ranks, segment) = (self.size, self.seat.node().reach().len());
         Outside { at, len, ranks, segment }.is_inside()
+    }
+
+    /// Does the network know so many bytes there, if it is what reaches them?
+    pub fn may_be_known(&self, site: Site, at: At, len: usize) -> bool {
+        !self.is_network(at) || rma::may_reach(&self.seat, site, at, len)
     }
 
     /// Writes to a part of an array that cannot be reached by a copy; what is under way then.
@@ -286,10 +311,13 @@ impl Inner {
     pub fn complete_far(&self, site: Site) {
         rma::complete_all(&self.seat, site);
         let answers = &self.seat.landing().answers;
-        if !answers.are_all_done() {
-            self.unless_over(Conduit::wait(&self.seat, site, || answers.are_all_done()));
-        }
+        let waited = match answers.are_all_done() {
+            true => Ok(()),
+            false => Conduit::wait(&self.seat, site, || answers.are_all_done()),
+        };
+        // Before anything unwinds: what was borrowed is given back then.
         self.kept.clear();
+        self.unless_over(waited);
     }
 
     pub fn unless_outside<T: Default>(&self, done: std::result::Result<T, Failure>) -> Option<T> {
@@ -377,6 +405,7 @@ impl Job {
             kept: Kept::default(),
             leaks: Leaks::new(leaks),
             served: Cell::new(0),
+            polls: Cell::new(0),
         };
         Job::of(Rc::new(inner))
     }
@@ -645,7 +674,7 @@ impl Job {
     }
 
     #[cold]
-    fn exhausted(&self, call: &str, len: u64, e: Exhausted) -> Error {
+    pub(crate) fn exhausted(&self, call: &str, len: u64, e: Exhausted) -> Error {
         Error::out_of_memory(format!("{}: {call} of {}: {e}", self.rank(), bytes(len)))
     }
 }

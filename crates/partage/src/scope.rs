@@ -24,9 +24,11 @@ use crate::job::Inner;
 use crate::ptr::GlobalPtr;
 use crate::rpc::Pend;
 use bytemuck::Pod;
-use partage_conduit::contract::{At, Conduit};
+use partage_conduit::contract::{At, Conduit, Half};
 use partage_conduit::ofi::rma::{self, Started};
 use partage_conduit::record::Site;
+use partage_conduit::reference;
+use partage_conduit::runs::Packet;
 use std::any::Any;
 use std::cell::RefCell;
 use std::future::Future;
@@ -39,7 +41,7 @@ use std::task::{Context, Poll};
 /// The stretch of the program in which borrowed buffers may be in flight: what [`Job::scope`] gives its closure.
 #[derive(Debug)]
 pub struct Scope<'s, 'env: 's> {
-    job: &'env Job,
+    pub(crate) job: &'env Job,
     // Invariant in both lifetimes, as for std::thread::scope: neither may be shortened or stretched.
     _s: PhantomData<&'s mut &'s ()>,
     _env: PhantomData<&'env mut &'env ()>,
@@ -134,44 +136,62 @@ impl<R> Owned<R> {
 impl<R> Drop for Owned<R> {
     fn drop(&mut self) {
         let Transfer { inner, started, .. } = &self.transfer;
-        if let Some(buffer) = self.buffer.take() {
+        if let Some((buffer, started)) = self.buffer.take().zip(started.as_ref()) {
             inner.kept.keep(inner, started, (self.keep)(buffer));
         }
     }
 }
 
-/// Buffers of transfers for which nobody waits, until they are complete.
+/// What transfers have for which perhaps nobody waits, until they are complete.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(RefCell<Vec<(Started, Box<dyn Any>)>>);
+pub(crate) struct Kept {
+    buffers: RefCell<Vec<(Started, Box<dyn Any>)>>,
+    /// Slots whose answers bring bytes into memory that a scope borrows.
+    into_scopes: RefCell<Vec<Rc<Given>>>,
+}
 
 impl Kept {
     fn keep(&self, inner: &Inner, started: &Started, buffer: Box<dyn Any>) {
-        let mut kept = self.0.borrow_mut();
+        let mut kept = self.buffers.borrow_mut();
         kept.retain(|(started, _)| !inner.is_complete(started));
         if !inner.is_complete(started) {
             kept.push((started.clone(), buffer));
         }
     }
 
-    /// All transfers are complete.
+    fn keep_slot(&self, slot: &Rc<Given>) {
+        let mut kept = self.into_scopes.borrow_mut();
+        kept.retain(|slot| !slot.is_done());
+        kept.push(slot.clone());
+    }
+
+    /// All transfers are complete; or the job ends, and answers that still come touch nothing.
     pub fn clear(&self) {
-        self.0.borrow_mut().clear();
+        self.buffers.borrow_mut().clear();
+        for slot in self.into_scopes.take() {
+            if !slot.is_done() {
+                slot.inner.seat.landing().answers.set_sink(slot.slot, Box::new(|_, _| {}));
+            }
+        }
     }
 }
 
 impl Drop for Kept {
     /// A rank that ends without having completed its transfers leaves the memory to the network.
     fn drop(&mut self) {
-        std::mem::forget(std::mem::take(&mut *self.0.borrow_mut()));
+        std::mem::forget(self.buffers.take());
     }
 }
 
-/// A transfer with another node that is under way. Its scope outlives it.
+/// A transfer that is under way. Its scope outlives it.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     inner: Rc<Inner>,
     site: Site,
-    started: Started,
+    /// By the network itself.
+    started: Option<Started>,
+    /// By messages.
+    asked: Option<Rc<Given>>,
 }
 
 impl Job {
@@ -243,16 +263,37 @@ impl<'s, 'env> Scope<'s, 'env> {
 
 impl Transfer {
     pub fn new(inner: Rc<Inner>, site: Site, started: Started) -> Transfer {
-        Transfer { inner, site, started }
+        Transfer { inner, site, started: Some(started), asked: None }
+    }
+
+    /// One that goes by the network and by messages, if there is any of it.
+    pub fn of_both(inner: &Rc<Inner>, site: Site, started: Option<Started>, asked: Option<Given>) -> Option<Transfer> {
+        let (is_any, asked) = (started.is_some() || asked.is_some(), asked.map(Rc::new));
+        is_any.then(|| Transfer { inner: inner.clone(), site, started, asked })
+    }
+
+    /// The same whose answers go to memory that a scope borrows: nothing is written there after the scope, not even when
+    /// the event is forgotten.
+    pub fn into_scope(self) -> Transfer {
+        if let Some(asked) = &self.asked {
+            self.inner.kept.keep_slot(asked);
+        }
+        self
     }
 
     /// Waits for it.
     pub fn complete(&self) {
-        self.inner.complete_transfer(self.site, &self.started);
+        if let Some(started) = &self.started {
+            self.inner.complete_transfer(self.site, started);
+        }
+        if let Some(asked) = &self.asked {
+            asked.complete();
+        }
     }
 
     fn is_complete(&self) -> bool {
-        self.inner.is_complete(&self.started)
+        self.started.as_ref().is_none_or(|started| self.inner.is_complete(started))
+            && self.asked.as_ref().is_none_or(|asked| asked.is_done())
     }
 
     fn test(&self) -> bool {
@@ -273,6 +314,26 @@ impl Inner {
         // SAFETY: as above, and nobody uses `dst` until then.
         let started = unsafe { rma::start_get(&self.seat, site, at, dst.as_mut_ptr(), dst.len()) };
         self.unless_outside(started)
+    }
+
+    /// Asks ranks for runs; they come to the slot, and from there to `dst`.
+    pub fn start_get_runs(
+        self: &Rc<Self>,
+        site: Site,
+        half: Half,
+        packets: Vec<(u32, Packet)>,
+        dst: &mut [u8],
+    ) -> Option<Given> {
+        // SAFETY: nobody uses `dst` until the answers have come, or nothing comes any more: whoever started it either
+        // drops the slot before its borrow of `dst` ends, or has it kept (`into_scope`) until the scope that borrows ends,
+        // by `complete_far`, which takes the sink away where answers are missing.
+        match unsafe { reference::start_get_runs(&self.seat, site, half, packets, dst) } {
+            Ok(slot) => Some(Given::new(self.clone(), site, slot)),
+            Err(aborted) => {
+                self.unless_over(Err::<(), _>(aborted));
+                None
+            }
+        }
     }
 }
 
@@ -400,9 +461,17 @@ impl<R> Unpin for Event<'_, R> {}
 
 impl<R> Future for Event<'_, R> {
     type Output = R;
-    /// Makes progress; an event that is not complete asks to be polled again at once, since nobody else can complete it.
+    /// Makes progress, though not at every one of many polls; an event that is not complete asks to be polled again at once,
+    /// since nobody else can complete it.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
-        if !self.test() {
+        let test = |inner: &Rc<Inner>| self.is_complete() || (inner.progress_at_times() && self.is_complete());
+        let complete = match &*self.state {
+            State::Call(pend) => pend.test(),
+            State::Asked(asked) => test(&asked.slot.inner),
+            State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => test(&transfer.inner),
+            State::Ready(_) | State::Taken => true,
+        };
+        if !complete {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
