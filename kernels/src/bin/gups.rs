@@ -1,4 +1,4 @@
-//! Runs [`gups`](partage_kernels::gups) and prints its score; it fails where the rule says so.
+//! Runs [`gups`] and prints its score; it fails where the rule says so.
 
 use clap::{Parser, ValueEnum};
 use partage::prelude::*;
