@@ -3,7 +3,6 @@
 //!
 //! `cargo run -p partage-examples --bin list_tree`, or `partage run -n 8 target/debug/list_tree`.
 
-use partage::bytemuck;
 use partage::prelude::*;
 use std::mem::offset_of;
 
@@ -94,6 +93,5 @@ fn hang_in<T: Pod>(
     old: GlobalPtr<T>,
     new: GlobalPtr<T>,
 ) -> Result<(), GlobalPtr<T>> {
-    let found = link.cast::<u64>().at(job).compare_exchange(bytemuck::cast(old), bytemuck::cast(new));
-    found.map(|_| ()).map_err(bytemuck::cast)
+    link.at(job).compare_exchange(old, new).map(|_| ())
 }

@@ -1,9 +1,11 @@
 //! Sums a vector that lies elsewhere, and reads ahead: while one piece is summed, the next is under way. Once into
-//! memory that comes with the event, once into two buffers that are used in turn.
+//! memory that comes with the event, once into two buffers that are used in turn, and once as two tasks of one thread, of
+//! which one computes while the other waits.
 //!
 //! `cargo run --release -p partage-examples --bin overlap`
 
 use partage::prelude::*;
+use partage::wait::join_all;
 
 const N: usize = 100_000;
 const PIECE: usize = 1000;
@@ -17,6 +19,7 @@ fn main() {
 
         assert_eq!(owned(&a), wanted);
         assert_eq!(borrowed(job, &a), wanted);
+        assert_eq!(awaited(job, &a), wanted);
         Ok(())
     });
 }
@@ -42,4 +45,16 @@ fn borrowed(job: &Job, a: &SharedArray<f64>) -> f64 {
         std::mem::swap(&mut piece, &mut next);
     }
     total
+}
+
+fn awaited(job: &Job, a: &SharedArray<f64>) -> f64 {
+    // Each task has every other piece.
+    let task = |first: usize| async move {
+        let mut total = 0.0;
+        for start in (first..N).step_by(2 * PIECE) {
+            total += a.fetch(start..start + PIECE).await.iter().sum::<f64>();
+        }
+        total
+    };
+    job.block_on(join_all([task(0), task(PIECE)])).iter().sum()
 }

@@ -69,6 +69,8 @@ pub(crate) struct Inner {
     pub leaks: Leaks,
     /// How often something was served.
     pub served: Cell<u64>,
+    /// Polls of events since this rank last made progress for one.
+    pub polls: Cell<u32>,
 }
 
 /// Puts, gets and atomics over active messages.
@@ -110,6 +112,14 @@ impl Inner {
     #[cold]
     pub fn no_result(&self, site: Site) -> ! {
         fail::die(fail::PANICKED, Some(&format!("{}: {site}: in a destructor, while the job ends", self.rank)))
+    }
+
+    /// The same, but not each time: for many that ask one after the other.
+    pub fn progress_at_times(self: &Rc<Self>) -> bool {
+        const TIMES: u32 = 16;
+        let polls = self.polls.get() + 1;
+        self.polls.set(polls % TIMES);
+        polls == TIMES && self.progress()
     }
 
     /// Waits until `done`, making progress.
@@ -395,6 +405,7 @@ impl Job {
             kept: Kept::default(),
             leaks: Leaks::new(leaks),
             served: Cell::new(0),
+            polls: Cell::new(0),
         };
         Job::of(Rc::new(inner))
     }

@@ -461,9 +461,17 @@ impl<R> Unpin for Event<'_, R> {}
 
 impl<R> Future for Event<'_, R> {
     type Output = R;
-    /// Makes progress; an event that is not complete asks to be polled again at once, since nobody else can complete it.
+    /// Makes progress, though not at every one of many polls; an event that is not complete asks to be polled again at once,
+    /// since nobody else can complete it.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
-        if !self.test() {
+        let test = |inner: &Rc<Inner>| self.is_complete() || (inner.progress_at_times() && self.is_complete());
+        let complete = match &*self.state {
+            State::Call(pend) => pend.test(),
+            State::Asked(asked) => test(&asked.slot.inner),
+            State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => test(&transfer.inner),
+            State::Ready(_) | State::Taken => true,
+        };
+        if !complete {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

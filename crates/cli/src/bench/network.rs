@@ -8,14 +8,16 @@ use super::measure::Measured;
 use super::ranks::{Bench, now_ns};
 use super::wire::Wire;
 use partage::prelude::*;
+use partage::wait::join_all;
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 /// Operations of a sample, where each takes as long as a message to the other and back.
 const TRIPS: usize = 500;
-/// Puts of a stream that are under way by hand.
+/// Puts of a stream that are under way by hand, or that are waited for one by one.
 const WINDOW: usize = 64;
 /// Bytes that a sample moves where bandwidth is measured, and how many are under way.
 const VOLUME: usize = 32 << 20;
@@ -108,6 +110,14 @@ pub fn am_short_rtt(b: &Bench) -> Measured {
     )
 }
 
+/// An atomic that gives the old value, beside request and reply of active messages.
+pub fn fetch_add(b: &Bench) -> Measured {
+    let (link, pair) = (Link::new(b, 8, 1), Pair::apart(b));
+    let word = link.there.cast::<u64>();
+    let ours = || (0..TRIPS).for_each(|_| _ = black_box(word.at(b.job).fetch_add(1)));
+    b.compare(|| link.served(TRIPS, ours, || b.job.poll()), || pair.short_polled(TRIPS) / 1e3)
+}
+
 /// One of many puts of `LEN` bytes that are under way at a time: its length over this is the bandwidth.
 pub fn put_bandwidth<const LEN: usize>(b: &Bench) -> Measured {
     stream(b, LEN, VOLUME / LEN, UNDER_WAY / LEN)
@@ -132,6 +142,68 @@ fn stream(b: &Bench, len: usize, times: usize, window: usize) -> Measured {
         || link.served(times, ours, || b.job.poll()),
         || link.served(times, || link.wire.puts(times, len), || link.wire.poll()),
     )
+}
+
+/// One of many puts of 8 bytes of which so many as by hand are under way, each awaited as a future, beside the same by
+/// events.
+pub fn put_stream_async(b: &Bench) -> Measured {
+    let ours = |link: &Link, times: usize| {
+        b.job.scope(|s| {
+            b.job.block_on(async {
+                let mut events = VecDeque::with_capacity(WINDOW);
+                for _ in 0..times {
+                    if events.len() == WINDOW {
+                        oldest(&mut events).await;
+                    }
+                    events.push_back(s.put_ptr(link.there, black_box(&link.src)));
+                }
+                for event in events {
+                    event.await;
+                }
+            })
+        })
+    };
+    stream_beside_events(b, ours)
+}
+
+/// The same by as many tasks as puts are under way, each of which awaits its own one after the other.
+pub fn put_stream_tasks(b: &Bench) -> Measured {
+    let ours = |link: &Link, times: usize| {
+        b.job.scope(|s| {
+            let task = |_| async {
+                for _ in 0..times / WINDOW {
+                    s.put_ptr(link.there, black_box(&link.src)).await;
+                }
+            };
+            b.job.block_on(join_all((0..WINDOW).map(task)));
+        })
+    };
+    stream_beside_events(b, ours)
+}
+
+fn stream_beside_events(b: &Bench, ours: impl Fn(&Link, usize)) -> Measured {
+    const TIMES: usize = 160 * WINDOW;
+    let link = Link::new(b, 8, 1);
+    let by_events = || {
+        b.job.scope(|s| {
+            let mut events = VecDeque::with_capacity(WINDOW);
+            for _ in 0..TIMES {
+                if events.len() == WINDOW {
+                    oldest(&mut events).wait();
+                }
+                events.push_back(s.put_ptr(link.there, black_box(&link.src)));
+            }
+            events.into_iter().for_each(Event::wait);
+        })
+    };
+    b.compare(
+        || link.served(TIMES, || ours(&link, TIMES), || b.job.poll()),
+        || link.served(TIMES, by_events, || b.job.poll()),
+    )
+}
+
+fn oldest<'s>(events: &mut VecDeque<Event<'s, ()>>) -> Event<'s, ()> {
+    events.pop_front().expect("some are under way")
 }
 
 /// A put of 8 bytes to a process that computes for 100 ms: the mean of those that are made in half of that time, or of
