@@ -496,13 +496,13 @@ fn start_puts(
     src: &[u8],
     here: &mut Cursor<'_>,
 ) -> Option<Transfer> {
-    let mut far = Far::new(side, site);
+    let mut far = None;
     walk(side, there, here, |at, from, runs| {
         if side.mapped.write_runs(at, &src[from..], runs).is_err() {
-            far.put(at, &src[from..], runs);
+            Far::of(&mut far, side, site).put(at, &src[from..], runs);
         }
     });
-    far.put_all()
+    far.and_then(|far| far.put_all())
 }
 
 /// Starts reading; both sides were checked.
@@ -513,13 +513,13 @@ fn start_gets(
     dst: &mut [u8],
     here: &mut Cursor<'_>,
 ) -> Option<Transfer> {
-    let mut far = Far::new(side, site);
+    let mut far = None;
     walk(side, there, here, |at, to, runs| {
         if side.mapped.read_runs(at, &mut dst[to..], runs).is_err() {
-            far.get(at, dst, to, runs);
+            Far::of(&mut far, side, site).get(at, dst, to, runs);
         }
     });
-    far.get_all(dst)
+    far.and_then(|far| far.get_all(dst))
 }
 
 /// Copies `total` elements from shared to shared memory, some at a time; both sides were checked.
@@ -544,7 +544,7 @@ struct Far<'i> {
     site: Site,
     half: Half,
     started: Option<Started>,
-    /// By rank; none before there is one.
+    /// By rank.
     packets: Vec<Option<Box<Packet>>>,
     /// Packets of a get that are full.
     full: Vec<(u32, Packet)>,
@@ -553,10 +553,12 @@ struct Far<'i> {
 }
 
 impl<'i> Far<'i> {
-    #[inline(always)]
-    fn new(side: &Side<'i>, site: Site) -> Self {
-        let (packets, full) = (Vec::new(), Vec::new());
-        Far { inner: side.inner, site, half: side.half, started: None, packets, full, slot: None }
+    /// That of this copy, which is made when the first run needs it.
+    fn of<'f>(this: &'f mut Option<Box<Self>>, side: &Side<'i>, site: Site) -> &'f mut Self {
+        this.get_or_insert_with(|| {
+            let (packets, full) = ((0..side.inner.size).map(|_| None).collect(), Vec::new());
+            Box::new(Far { inner: side.inner, site, half: side.half, started: None, packets, full, slot: None })
+        })
     }
 
     #[cold]
@@ -566,7 +568,7 @@ impl<'i> Far<'i> {
             for i in 0..runs.count {
                 let src = &src[i * runs.here..][..runs.len];
                 let started = self.inner.start_put(self.site, self.place(at, i * runs.there), src);
-                self.add(started);
+                self.add(started.expect("memory that the network knows"));
             }
             return;
         }
@@ -586,7 +588,7 @@ impl<'i> Far<'i> {
             for i in 0..runs.count {
                 let dst = &mut dst[to + i * runs.here..][..runs.len];
                 let started = self.inner.start_get(self.site, self.place(at, i * runs.there), dst);
-                self.add(started);
+                self.add(started.expect("memory that the network knows"));
             }
             return;
         }
@@ -606,9 +608,6 @@ impl<'i> Far<'i> {
         add: impl Fn(&mut Packet, Group, usize) -> (usize, usize),
         full: impl Fn(&mut Self, Packet),
     ) {
-        if self.packets.is_empty() {
-            self.packets.resize_with(self.inner.size, || None);
-        }
         let (mut run, mut inside) = (0, 0);
         while run < runs.count {
             let group = Group {
@@ -637,11 +636,11 @@ impl<'i> Far<'i> {
         At { offset: (at.offset + further as u64) | self.half.mark(), ..at }
     }
 
-    fn add(&mut self, started: Option<Started>) {
-        self.started = match (self.started.take(), started) {
-            (Some(before), Some(later)) => Some(before.and(later)),
-            (before, later) => before.or(later),
-        };
+    fn add(&mut self, started: Started) {
+        self.started = Some(match self.started.take() {
+            Some(before) => before.and(started),
+            None => started,
+        });
     }
 
     /// Sends a packet of a put.
@@ -655,14 +654,9 @@ impl<'i> Far<'i> {
     }
 
     /// Sends what is left of a put: what is under way then.
-    #[inline(always)]
-    fn put_all(self) -> Option<Transfer> {
-        if self.packets.is_empty() && self.started.is_none() { None } else { self.put_rest() }
-    }
-
     #[cold]
     #[inline(never)]
-    fn put_rest(mut self) -> Option<Transfer> {
+    fn put_all(mut self: Box<Self>) -> Option<Transfer> {
         for (rank, packet) in std::mem::take(&mut self.packets).into_iter().enumerate() {
             if let Some(packet) = packet {
                 self.send(rank as u32, *packet);
@@ -672,14 +666,9 @@ impl<'i> Far<'i> {
     }
 
     /// Asks for all that a get needs: what is under way then.
-    #[inline(always)]
-    fn get_all(self, dst: &mut [u8]) -> Option<Transfer> {
-        if self.packets.is_empty() && self.started.is_none() { None } else { self.get_rest(dst) }
-    }
-
     #[cold]
     #[inline(never)]
-    fn get_rest(mut self, dst: &mut [u8]) -> Option<Transfer> {
+    fn get_all(mut self: Box<Self>, dst: &mut [u8]) -> Option<Transfer> {
         let open = self.packets.into_iter().enumerate();
         self.full.extend(open.filter_map(|(rank, packet)| packet.map(|packet| (rank as u32, *packet))));
         let (inner, site) = (self.inner, self.site);

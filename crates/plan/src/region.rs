@@ -75,7 +75,7 @@ impl Region {
 
     /// Its first row, and the levels outside: levels that go on where the one inside ends are part of it, as far as they
     /// are innermost. It has elements.
-    #[inline]
+    #[inline(always)]
     fn first_row(&self) -> (Row, &[(usize, usize)]) {
         let mut row = Row { start: self.start, len: self.run, count: 1, stride: 0 };
         for (i, &(count, stride)) in self.levels().iter().enumerate() {
@@ -235,7 +235,7 @@ impl Shape for Region {
         Ok(Extent { total, bounds: self.start..end })
     }
 
-    #[inline]
+    #[inline(always)]
     fn rows(&self) -> Rows<'_> {
         let (row, levels) = self.first_row();
         Rows(Kind::Levels { next: (!self.is_empty()).then_some(row), levels, at: [0; LEVELS] })
@@ -257,7 +257,7 @@ impl Shape for Range<usize> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn rows(&self) -> Rows<'_> {
         let row = Row { start: self.start, len: self.len(), count: 1, stride: 0 };
         Rows(Kind::Levels { next: (row.len > 0).then_some(row), levels: &[], at: [0; LEVELS] })
@@ -375,7 +375,8 @@ impl Iterator for List<'_> {
 impl Iterator for Rows<'_> {
     type Item = Row;
 
-    #[inline]
+    // In line always: a row that is handed over in memory costs as much as copying it.
+    #[inline(always)]
     fn next(&mut self) -> Option<Row> {
         match &mut self.0 {
             Kind::Levels { next, levels, at } => {
@@ -475,13 +476,13 @@ pub struct Cursor<'s> {
 
 impl<'s> Cursor<'s> {
     /// At the beginning of a shape.
-    #[inline]
+    #[inline(always)]
     pub fn new(shape: &'s impl Shape) -> Self {
         Cursor { rows: shape.rows(), row: Row { start: 0, len: 0, count: 0, stride: 0 }, taken: 0 }
     }
 
     /// The next pieces of both, as many as can be said at once; `None` at the end of the shorter one.
-    #[inline]
+    #[inline(always)]
     pub fn pair(&mut self, other: &mut Cursor<'_>) -> Option<Pair> {
         if !self.is_at_some() || !other.is_at_some() {
             return None;
