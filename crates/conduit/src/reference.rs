@@ -44,8 +44,8 @@ pub(crate) const SITE: u16 = 10;
 pub(crate) const BLOCKS: u16 = 12;
 pub(crate) const COMMIT: u16 = 13;
 /// Writes and reads runs, as [`Packet`]s list them.
-const PUT_RUNS: u16 = 17;
-const GET_RUNS: u16 = 18;
+pub(crate) const PUT_RUNS: u16 = 17;
+pub(crate) const GET_RUNS: u16 = 18;
 const ATOMICS: u16 = 19;
 
 /// Asks for a lock; see [`shm::lock`].

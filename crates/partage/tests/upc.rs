@@ -842,6 +842,82 @@ fn dump() {
 }
 
 #[test]
+fn vector_lists() {
+    partage::test(3, |job| {
+        let a = job.array::<u32>(Layout::block_cyclic(24, 4)).unwrap();
+        let b = job.array::<u32>(24).unwrap();
+        let src = [10, 11, 12, 13, 14, 15, 16, 17];
+        if job.rank().0 == 1 {
+            // The lists need not be alike: the k-th of one is the k-th of the other.
+            a.put_region_from(&[17..20, 2..4], &src, &[0..1, 4..8]);
+            a.copy_region_to(&[2..4, 17..18], &b, &[0..1, 22..24]);
+        }
+        job.barrier();
+        let mut got = [0; 6];
+        a.get_region_to(&[2..4, 17..20], &mut got, &[0..1, 2..6]);
+        assert_eq!(got, [16, 0, 17, 10, 14, 15]);
+        assert_eq!([0, 22, 23].map(|i| b.get(i)), [16, 17, 10]);
+    });
+}
+
+#[test]
+fn indexed_lists() {
+    partage::test(3, |job| {
+        let a = job.array::<u32>(Layout::cyclic(20)).unwrap();
+        a.my_indices().for_each(|i| a.put(i, i as u32));
+        job.barrier();
+        let mut got = [0; 6];
+        a.get_region(Indexed { starts: &[9, 3, 14], len: 2 }, &mut got);
+        assert_eq!(got, [9, 10, 3, 4, 14, 15]);
+    });
+}
+
+#[test]
+fn one_stride() {
+    partage::test(3, |job| {
+        let mine = job.alloc_all::<u64>(40).unwrap();
+        let (there, src) = (mine.on(job.neighbor(1)), [1, 2, 3, 4, 5, 6, 7, 8]);
+        there.put_region(job, Region::at(1).run(2).times(4, 10), &src);
+        job.barrier();
+        let all = mine.fetch(job, 40).wait();
+        assert!((0..40).all(|i| all[i] == if [1, 2].contains(&(i % 10)) { (i / 10 * 2 + i % 10) as u64 } else { 0 }));
+    });
+}
+
+#[test]
+fn many_strides() {
+    partage::test(3, |job| {
+        // A box of 2 x 3 x 2 in one of 2 x 5 x 6, and the same box dense, with its dimensions the other way round.
+        let a = job.array::<u16>(Layout::bricks([2, 5, 6])).unwrap();
+        a.my_indices().for_each(|i| a.put(i, i as u16));
+        job.barrier();
+        let (there, mut got) = (Region::at(0).run(2).times(3, 6).times(2, 30), [0; 12]);
+        a.get_region_to(there, &mut got, Region::at(0).times(2, 6).times(3, 2).times(2, 1));
+        assert_eq!(got, [0, 30, 6, 36, 12, 42, 1, 31, 7, 37, 13, 43]);
+        assert!(there.indices().eq(Region::at(0).run(2).times(3, 6).times(2, 30).indices()));
+    });
+}
+
+#[test]
+fn strided_async() {
+    partage::test(3, |job| {
+        let a = job.array::<u32>(Layout::rows(6, 4)).unwrap();
+        let column = |c: usize| Region::at(c).times(6, 4);
+        let (src, mut got) = ([job.rank().0 + 1; 6], [9; 6]);
+        job.scope(|s| {
+            if job.rank().0 == 0 {
+                let going = s.put_region(&a, column(0), &src);
+                let coming = s.get_region(&a, column(3), &mut got);
+                going.wait();
+                assert_eq!(coming.wait(), &[0; 6]);
+            }
+        });
+        job.barrier();
+        assert!((0..24).all(|i| a.get(i) == u32::from(i % 4 == 0)));
+    });
+}
+
+#[test]
 fn poll() {
     static RUN: AtomicU64 = AtomicU64::new(0);
     partage::test(1, |job| {
