@@ -42,10 +42,12 @@ pub(crate) const SITE: u16 = 10;
 pub(crate) const BLOCKS: u16 = 12;
 pub(crate) const COMMIT: u16 = 13;
 const ATOMICS: u16 = 19;
+/// Where a process's endpoint for atomics is.
+pub(crate) const NATIVE: u16 = 24;
 
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 12] = [
+    let all: [(u16, &'static dyn Handler); 13] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -58,6 +60,7 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (SITE, &OnSite),
         (BLOCKS, &shm::memory::OnBlocks),
         (COMMIT, &shm::memory::OnCommit),
+        (NATIVE, &ofi::atomic::OnNative),
     ];
     all.into_iter()
 }
