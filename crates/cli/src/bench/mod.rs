@@ -161,13 +161,14 @@ static AM: [Figure; 20] = [
 ];
 
 /// Those of `bench network`.
-static NETWORK: [Figure; 7] = [
+static NETWORK: [Figure; 8] = [
     job("net_put_8", 2, Apart, "us", Limit::Ratio(1.15), network::put_8),
     job("net_get_8", 2, Apart, "us", Limit::Ratio(1.15), network::get_8),
     job("net_am_short_rtt", 2, Apart, "us", Limit::Ratio(1.2), network::am_short_rtt),
     job("net_put_64k_bw", 2, Apart, "us", Limit::Ratio(1.053), network::put_bandwidth::<{ 64 << 10 }>),
     job("net_put_1m_bw", 2, Apart, "us", Limit::Ratio(1.053), network::put_bandwidth::<{ 1 << 20 }>),
     job("net_put_8_stream", 2, Apart, "us", Limit::Ratio(1.2), network::put_8_stream),
+    job("net_atomic_native", 2, Apart, "us", Limit::None, network::atomic_native),
     job("net_put_busy_target", 2, Apart, "us", Limit::Value(100.0), network::put_busy_target).most(9),
 ];
 

@@ -1203,6 +1203,68 @@ mod tests {
         assert_eq!(b.memory[16..25], [5, 5, 5, 5, 5, 5, 5, 5, 0]);
     }
 
+    /// Every operation on every type, to another endpoint and to its own process's.
+    #[test]
+    fn atomics_that_are_valid_do_what_they_say() {
+        let Some((mut a, b, _watchdog)) = two() else { return };
+        let [from, to] = match [Atomics::open(a.ep()), Atomics::open(b.ep())] {
+            [Ok(from), Ok(to)] => [from, to],
+            [Err(why), _] | [_, Err(why)] => return println!("SKIPPED: no atomics of the network: {why}"),
+        };
+        let mut done = 0;
+        for (peer, at) in [(&to, b.remote()), (&from, a.remote())] {
+            let peer = a.ep().insert(peer.name()).unwrap();
+            for (op, kind, width) in Op::ALL.iter().flat_map(|&op| {
+                let kinds = [Kind::Unsigned, Kind::Signed, Kind::Float];
+                kinds.into_iter().flat_map(move |kind| [4, 8].map(|width| (op, kind, width)))
+            }) {
+                if Atomic::decode(Atomic { op, kind, width, ..Atomic::on_u64(op, 0) }.encode()).is_none() {
+                    continue;
+                }
+                assert!(from.is_valid(op, kind, width), "{op:?} {kind:?} {width}");
+                let float = |x: f64| if width == 4 { (x as f32).to_bits().into() } else { x.to_bits() };
+                let value = |x: i64| match kind {
+                    Kind::Float => float(x as f64),
+                    _ if width == 4 => u64::from(x as u32),
+                    _ => x as u64,
+                };
+                let mut run = |op: Op, operand: u64, expected: u64| {
+                    let what = Atomic { op, kind, width, order: crate::word::Order::Relaxed, operand, expected };
+                    let words =
+                        Operands { operand: operand.to_le_bytes(), expected: expected.to_le_bytes(), old: [0; 8] };
+                    let (mut words, context) = (Box::new(words), a.context(7));
+                    a.done.borrow_mut().clear();
+                    let words_at = &raw mut *words;
+                    // SAFETY: both outlive the completion, for which `until` waits.
+                    let post = || unsafe { from.start(peer, at.offset(64), &what, words_at, context) };
+                    accepted(&[&a, &b], post);
+                    until("an atomic", &[&a, &b], || *a.done.borrow() == [7]);
+                    // SAFETY: it has completed.
+                    u64::from_le_bytes(unsafe { (*words_at).old })
+                };
+                run(Op::Store, value(-6), 0);
+                assert_eq!(run(op, value(3), value(-6)), value(-6), "{op:?} {kind:?} {width}");
+                let (bits, unsigned) = ((-6i64) as u64, kind == Kind::Unsigned);
+                let now = match op {
+                    Op::Load => value(-6),
+                    Op::Store | Op::Swap | Op::CompareExchange => value(3),
+                    Op::Add => value(-3),
+                    Op::Mul => value(-18),
+                    Op::Min => value(if unsigned { 3 } else { -6 }),
+                    Op::Max => value(if unsigned { -6 } else { 3 }),
+                    Op::And => value((bits & 3) as i64),
+                    Op::Or => value((bits | 3) as i64),
+                    Op::Xor => value((bits ^ 3) as i64),
+                };
+                assert_eq!(run(Op::Load, 0, 0), now, "{op:?} {kind:?} {width}");
+                assert_eq!(run(Op::CompareExchange, 0, now ^ 1), now, "another value");
+                assert_eq!(run(Op::Load, 0, 0), now, "nothing was written");
+                done += 1;
+            }
+        }
+        assert_eq!(done, 2 * (8 * 6 + 3 * 4));
+    }
+
     #[test]
     fn messages_come_in_order_and_buffers_come_back() {
         let Some((mut a, mut b, _watchdog)) = two() else { return };
