@@ -1,7 +1,7 @@
 //! Atomics on words of open memory and on elements of arrays: [`Place`].
 //!
 //! Every word has one arbiter, a CPU of the node on which it lies, whichever rank acts: ranks of that node do it there
-//! themselves, others ask. [`Word`]s are integers, floats and pointers of 32 and 64 bits; what a type does not have ([`Number`],
+//! themselves, others ask. (The words of a [domain](crate::domain) may have the network for one.) [`Word`]s are integers, floats and pointers of 32 and 64 bits; what a type does not have ([`Number`],
 //! [`Bits`]) does not compile.
 //!
 //! # Order
