@@ -1,8 +1,9 @@
 //! One suite per contract, run under every mapping: what every job must do, however its ranks are laid out.
 //!
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
-//! and phases, [`atomic`] that of atomics and events, [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has,
-//! [`found`] what reviews found. [`soak`] is random traffic with checked contents, for as long as one likes.
+//! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks,
+//! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`found`] what reviews found. [`soak`] is
+//! random traffic with checked contents, for as long as one likes.
 
 use partage::prelude::*;
 use partage::serde::de::Visitor;
@@ -13,7 +14,9 @@ pub mod am;
 pub mod array;
 pub mod atomic;
 pub mod found;
+pub mod lock;
 pub mod memory;
+pub mod region;
 pub mod rpc;
 pub mod soak;
 
@@ -25,7 +28,9 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
     memory::CASES
         .iter()
         .chain(&array::CASES)
+        .chain(&region::CASES)
         .chain(&atomic::CASES)
+        .chain(&lock::CASES)
         .chain(&am::CASES)
         .chain(&rpc::CASES)
         .chain(&found::CASES)

@@ -60,6 +60,16 @@ pub enum Half {
     Guarded,
 }
 
+impl Half {
+    /// What offsets in it have set.
+    pub fn mark(self) -> u64 {
+        match self {
+            Half::Open => 0,
+            Half::Guarded => GUARDED,
+        }
+    }
+}
+
 impl At {
     /// A place in the guarded half.
     pub fn guarded(rank: u32, offset: u64) -> At {

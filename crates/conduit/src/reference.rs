@@ -9,11 +9,13 @@
 
 use crate::am::{Arrival, Handler, Piece};
 use crate::answers::{self, Answers};
-use crate::contract::{At, Conduit, Failure, Outside};
+use crate::contract::{At, Conduit, Failure, GUARDED, Half, Outside};
+use crate::copy::Runs;
 use crate::heap::FIRST;
 use crate::ofi;
 use crate::pool::LARGE;
 use crate::record::Site;
+use crate::runs::{self, Group, NotRuns, Packet};
 use crate::shm;
 use crate::wait::Aborted;
 use crate::word::Atomic;
@@ -41,25 +43,40 @@ pub(crate) const SITE: u16 = 10;
 /// Takes or gives blocks of the window, and commits them.
 pub(crate) const BLOCKS: u16 = 12;
 pub(crate) const COMMIT: u16 = 13;
+/// Writes and reads runs, as [`Packet`]s list them.
+const PUT_RUNS: u16 = 17;
+const GET_RUNS: u16 = 18;
 const ATOMICS: u16 = 19;
 /// Where a process's endpoint for atomics is.
 pub(crate) const NATIVE: u16 = 24;
 
+/// Asks for a lock; see [`shm::lock`].
+pub const LOCK: u16 = 14;
+/// Hands a lock on.
+pub const UNLOCK: u16 = 15;
+/// Tells a rank that it has a lock, and what it asked for.
+pub const GRANT: u16 = 16;
+
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 13] = [
+    let all: [(u16, &'static dyn Handler); 18] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
         (DATA, &OnData),
         (ATOMIC, &OnAtomic),
         (ATOMICS, &OnAtomics),
+        (PUT_RUNS, &OnPutRuns),
+        (GET_RUNS, &OnGetRuns),
         (PIECE, &OnPiece),
         (EXTENT, &ofi::segment::OnExtent),
         (EXTENT_IS, &ofi::segment::OnExtentIs),
         (SITE, &OnSite),
         (BLOCKS, &shm::memory::OnBlocks),
         (COMMIT, &shm::memory::OnCommit),
+        (LOCK, &shm::lock::OnLock),
+        (UNLOCK, &shm::lock::OnUnlock),
+        (GRANT, &shm::lock::OnTold),
         (NATIVE, &ofi::atomic::OnNative),
     ];
     all.into_iter()
@@ -172,6 +189,50 @@ where
     C: Conduit + ?Sized,
 {
     c.request(site, to, ATOMICS, &[slot.into(), head], pairs)
+}
+
+/// Sends runs to be written to a half of a rank's memory, all of which lie there; an answer comes to the slot.
+pub fn send_put_runs<C>(c: &C, site: Site, to: u32, half: Half, slot: u32, packet: Packet) -> Result<(), Aborted>
+where
+    C: Conduit + ?Sized,
+{
+    let (bytes, data) = packet.finish_put();
+    c.request(site, to, PUT_RUNS, &[half.mark(), slot.into(), data as u64], &bytes)
+}
+
+/// Asks ranks for runs of a half of their memory, all of which lie there: the slot to which they come, which is the
+/// caller's to give back. Each packet gets an answer.
+///
+/// # Safety
+/// `dst`, to which they are written, can be written, and is not used, until that slot is given back or has another sink.
+pub unsafe fn start_get_runs<C>(
+    c: &C,
+    site: Site,
+    half: Half,
+    packets: Vec<(u32, Packet)>,
+    dst: *mut [u8],
+) -> Result<u32, Aborted>
+where
+    C: Conduit + ?Sized,
+{
+    let (asked, lists): (Vec<_>, Vec<_>) = packets
+        .into_iter()
+        .map(|(to, packet)| {
+            let (there, here) = packet.finish_get();
+            ((to, there), here)
+        })
+        .unzip();
+    let answers = &c.landing().answers;
+    let slot = answers.take(asked.len() as u32);
+    // SAFETY: passed on to the caller.
+    answers.set_sink(slot, unsafe { runs::sink_to(dst, lists) });
+    for (number, (to, there)) in asked.iter().enumerate() {
+        if let Err(aborted) = c.request(site, *to, GET_RUNS, &[half.mark(), slot.into(), number as u64], there) {
+            answers.give(slot);
+            return Err(aborted);
+        }
+    }
+    Ok(slot)
 }
 
 /// Where a rank was last seen waiting; asked of its process.
@@ -298,6 +359,61 @@ impl Handler for OnAtomics {
         }
         arrival.reply(DONE, &[slot, 0], &[]);
     }
+}
+
+struct OnPutRuns;
+impl Handler for OnPutRuns {
+    fn run(&self, arrival: &Arrival<'_>) {
+        let ([half, slot, data], bytes) = arrival.open::<[u64; 3]>();
+        let Some((mut data, list)) = usize::try_from(data).ok().and_then(|data| bytes.split_at_checked(data)) else {
+            arrival.bad(&NotRuns)
+        };
+        // All of them are checked before the first is written.
+        let groups = checked(arrival, half, list, data.len());
+        let Some((_, groups)) = groups.filter(|&(total, _)| total == data.len()) else { arrival.bad(&NotRuns) };
+        for Group { offset, len, count, stride } in groups {
+            let (reach, at) = arrival.half(half | offset);
+            let (these, rest) = data.split_at(len * count);
+            let written = reach.write_runs(at, these, Runs { len, count, there: stride, here: len });
+            written.unwrap_or_else(|e| arrival.bad(&e));
+            data = rest;
+        }
+        arrival.reply(DONE, &[slot, 0], &[]);
+    }
+}
+
+struct OnGetRuns;
+impl Handler for OnGetRuns {
+    fn run(&self, arrival: &Arrival<'_>) {
+        let ([half, slot, number], list) = arrival.open::<[u64; 3]>();
+        let Some((total, groups)) = checked(arrival, half, list, LARGE) else { arrival.bad(&NotRuns) };
+        let mut bytes = vec![0; total];
+        let mut rest = &mut bytes[..];
+        for Group { offset, len, count, stride } in groups {
+            let (reach, at) = arrival.half(half | offset);
+            let (these, more) = rest.split_at_mut(len * count);
+            let read = reach.read_runs(at, these, Runs { len, count, there: stride, here: len });
+            read.unwrap_or_else(|e| arrival.bad(&e));
+            rest = more;
+        }
+        arrival.reply(DATA, &[slot, number], &bytes);
+    }
+}
+
+/// The groups of a list if all of them lie in a half of the target's memory, and how many bytes they have, which is at most so
+/// many.
+fn checked<'a>(
+    arrival: &Arrival<'_>,
+    half: u64,
+    list: &'a [u8],
+    most: usize,
+) -> Option<(usize, impl Iterator<Item = Group> + use<'a>)> {
+    let (total, groups) = runs::groups(list, most).ok()?;
+    let lies = |group: Group| {
+        let (reach, at) = arrival.half(half | group.offset);
+        (half | group.offset) & !GUARDED == group.offset && reach.check(at, group.span()).is_ok()
+    };
+    (half & !GUARDED == 0 && groups.clone().all(lies)).then_some((total, groups))
 }
 
 struct OnPiece;

@@ -32,8 +32,7 @@ use crate::error::{Error, Result};
 use crate::job::{Inner, Job};
 use crate::scope::{Event, Scope, Transfer};
 use crate::team::{Rank, Team};
-use book::Wanted;
-pub(crate) use book::{Arrays, MOST_ARRAYS};
+pub(crate) use book::{Arrays, MOST_ARRAYS, Wanted};
 use bytemuck::Pod;
 use partage_conduit::contract::At;
 use partage_conduit::ofi::rma::Started;
@@ -534,16 +533,51 @@ impl<T: Word> SharedArray<T> {
 
 impl<'s> Scope<'s, '_> {
     /// Starts reading `dst.len()` elements from `i` on.
+    #[inline(always)]
     #[track_caller]
     pub fn get<T: Pod>(&'s self, array: &'s SharedArray<T>, i: usize, dst: &'s mut [T]) -> Event<'s, &'s mut [T]> {
+        if let [one] = dst
+            && i < array.len
+            && let Some(element) = array.locate(i)
+        {
+            *one = element.get();
+            return Event::ready(dst);
+        }
+        self.get_otherwise(array, i, dst)
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn get_otherwise<T: Pod>(
+        &'s self,
+        array: &'s SharedArray<T>,
+        i: usize,
+        dst: &'s mut [T],
+    ) -> Event<'s, &'s mut [T]> {
         let site = Site::here("get");
         let range = array.check("get", i, dst.len());
         Event::borrowed(array.start_gets(site, range, dst), dst)
     }
 
     /// Starts writing all of `src` from element `i` on.
+    #[inline(always)]
     #[track_caller]
     pub fn put<T: Pod>(&'s self, array: &'s SharedArray<T>, i: usize, src: &'s [T]) -> Event<'s, ()> {
+        if let [value] = src
+            && i < array.len
+            && let Some(element) = array.locate(i)
+        {
+            element.put(*value);
+            return Event::ready(());
+        }
+        self.put_otherwise(array, i, src)
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn put_otherwise<T: Pod>(&'s self, array: &'s SharedArray<T>, i: usize, src: &'s [T]) -> Event<'s, ()> {
         let site = Site::here("put");
         let range = array.check("put", i, src.len());
         Event::borrowed(array.start_puts(site, range, src), ())

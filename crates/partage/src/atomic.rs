@@ -607,7 +607,7 @@ impl Drop for Batch<'_> {
 
 impl Inner {
     /// An atomic where memory is not mapped; `None` if the place is not one, or needs no other way.
-    fn atomic_far(&self, site: Site, at: At, what: Atomic) -> Option<u64> {
+    pub fn atomic_far(&self, site: Site, at: At, what: Atomic) -> Option<u64> {
         let asks = self.asks_for_atomic(at);
         asks.then(|| reference::atomic(&self.seat, site, at, what)).and_then(|old| self.unless_outside(old))
     }

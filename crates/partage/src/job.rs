@@ -117,12 +117,21 @@ impl Inner {
 
     /// Waits until `done`, making progress.
     pub fn wait(self: &Rc<Self>, site: Site, done: impl Fn() -> bool + Copy) {
+        self.unless_over(self.wait_saying(|| site, done));
+    }
+
+    /// The same for a wait of which more is to be said than its site; it may end without what it waited for.
+    pub fn wait_saying<S: fmt::Display>(
+        self: &Rc<Self>,
+        site: impl Fn() -> S + Copy,
+        done: impl Fn() -> bool + Copy,
+    ) -> std::result::Result<(), Aborted> {
         let look = || match done() {
             true => Step::Done,
             false if self.progress() => Step::Busy,
             false => Step::Idle,
         };
-        self.unless_over(self.seat.waiter().until(|| site, look));
+        self.seat.waiter().until(site, look)
     }
 
     /// Sends a request, when there is room. (In a called function, progress runs no others meanwhile.)
@@ -200,6 +209,7 @@ impl Inner {
 
     /// Panics after the end of the job, when nobody answers any more, and in handlers, which may run while this rank waits for
     /// an answer itself. A handle of an array can be kept in a thread-local.
+    #[track_caller]
     pub fn is_not_over(&self, site: Site) {
         if self.calls.is_over() {
             panic!("{}: {site}: the job is over", self.rank);
@@ -213,6 +223,11 @@ impl Inner {
     pub fn may_lie(&self, at: At, len: usize) -> bool {
         let (ranks, segment) = (self.size, self.seat.node().reach().len());
         Outside { at, len, ranks, segment }.is_inside()
+    }
+
+    /// Does the network know so many bytes there, if it is what reaches them?
+    pub fn may_be_known(&self, site: Site, at: At, len: usize) -> bool {
+        !self.is_network(at) || rma::may_reach(&self.seat, site, at, len)
     }
 
     /// Writes to a part of an array that cannot be reached by a copy; what is under way then.
@@ -289,10 +304,13 @@ impl Inner {
     pub fn complete_far(&self, site: Site) {
         rma::complete_all(&self.seat, site);
         let answers = &self.seat.landing().answers;
-        if !answers.are_all_done() {
-            self.unless_over(Conduit::wait(&self.seat, site, || answers.are_all_done()));
-        }
+        let waited = match answers.are_all_done() {
+            true => Ok(()),
+            false => Conduit::wait(&self.seat, site, || answers.are_all_done()),
+        };
+        // Before anything unwinds: what was borrowed is given back then.
         self.kept.clear();
+        self.unless_over(waited);
     }
 
     pub fn unless_outside<T: Default>(&self, done: std::result::Result<T, Failure>) -> Option<T> {
@@ -649,7 +667,7 @@ impl Job {
     }
 
     #[cold]
-    fn exhausted(&self, call: &str, len: u64, e: Exhausted) -> Error {
+    pub(crate) fn exhausted(&self, call: &str, len: u64, e: Exhausted) -> Error {
         Error::out_of_memory(format!("{}: {call} of {}: {e}", self.rank(), bytes(len)))
     }
 }

@@ -44,8 +44,11 @@ pub mod job;
 pub mod launcher;
 #[deny(unsafe_code)]
 mod leaks;
+pub mod lock;
 pub mod phase;
 pub mod ptr;
+#[deny(unsafe_code)]
+pub mod region;
 #[deny(unsafe_code)]
 mod report;
 pub mod rpc;
@@ -72,7 +75,9 @@ pub mod prelude {
     pub use crate::array::{SharedArray, SharedSlice};
     pub use crate::block::BlockPtr;
     pub use crate::job::{Distance, Job};
+    pub use crate::lock::{Guard, MutexPtr, Mutexes};
     pub use crate::ptr::GlobalPtr;
+    pub use crate::region::{Indexed, Region, Shape};
     pub use crate::rpc::Dist;
     pub use crate::scope::Event;
     pub use crate::team::{Rank, Team, TeamRank};

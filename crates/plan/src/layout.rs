@@ -415,14 +415,22 @@ impl Spread {
         let (spread, Range { mut start, end }) = (self.clone(), range);
         iter::from_fn(move || {
             (start < end).then(|| {
-                let (member, k) = spread.locate(start);
-                let run = spread.run(member);
-                let count = (run - k % run).min(end - start);
+                let (member, k, together) = spread.stretch(start);
+                let count = together.min(end - start);
                 let global = start..start + count;
                 start = global.end;
                 Piece { member, local: k..k + count, global }
             })
         })
+    }
+
+    /// Where element `i` is, as [`locate`](Spread::locate) says, and how many elements from it on are neighbours in the array
+    /// as well as in that member's part (not counting where the array ends).
+    #[inline]
+    pub fn stretch(&self, i: usize) -> (usize, usize, usize) {
+        let (member, k) = self.locate(i);
+        let run = self.run(member);
+        (member, k, run - k % run)
     }
 
     /// The member whose turn it is `turns` after the first one's.

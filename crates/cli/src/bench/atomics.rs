@@ -92,23 +92,42 @@ fn additions(b: &Bench, add: fn(&Job, GlobalPtr<u64>) -> u64) -> Measured {
     )
 }
 
-/// One of 1000 puts of 8 bytes in a scope, beside one of as many stores: nanoseconds.
+/// Puts of a scope, and how often a sample has it.
+const PUTS: usize = 1000;
+const SCOPES: usize = 500;
+
+/// One of 1000 puts of 8 bytes in a scope, to places of the other rank that lie anywhere in 1 MiB, beside one of as many
+/// stores to the same: nanoseconds.
 pub fn scope_puts(b: &Bench) -> Measured {
-    const PUTS: usize = 1000;
-    const TIMES: usize = 500;
+    puts_over(b, (1 << 20) / 8)
+}
+
+/// The same to places that are 8 KB together.
+pub fn scope_puts_near(b: &Bench) -> Measured {
+    puts_over(b, PUTS)
+}
+
+fn puts_over(b: &Bench, words: usize) -> Measured {
     #[inline(never)]
-    fn puts(job: &Job, to: GlobalPtr<u64>, src: &[u64]) {
+    fn puts(job: &Job, places: &[GlobalPtr<u64>], src: &[u64]) {
         job.scope(|s| {
-            for (i, value) in src.iter().enumerate() {
+            for (to, value) in places.iter().zip(src) {
                 // The scope waits for all.
-                drop(s.put_ptr(to.add(i), std::slice::from_ref(value)));
+                drop(s.put_ptr(*to, std::slice::from_ref(value)));
             }
         });
     }
-    let there = b.job.alloc_all::<u64>(PUTS).expect("8 KB").on(b.job.neighbor(1));
+    let there = b.job.alloc_all::<u64>(words).expect("1 MiB").on(b.job.neighbor(1));
+    let mut random = 1u64;
+    let mut place = || {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        there.add((random >> 33) as usize % words)
+    };
+    let places: Vec<_> = (0..PUTS).map(|_| place()).collect();
+    let by_hand = floor::Stores::new(b.job, &places);
     let src: Vec<u64> = (0..PUTS as u64).collect();
     b.compare(
-        || b.timed(PUTS * TIMES, || (0..TIMES).for_each(|_| puts(b.job, black_box(there), black_box(&src)))),
-        || b.timed(PUTS * TIMES, || (0..TIMES).for_each(|_| floor::stores(b.job, there, black_box(&src)))),
+        || b.timed(PUTS * SCOPES, || (0..SCOPES).for_each(|_| puts(b.job, black_box(&places), black_box(&src)))),
+        || b.timed(PUTS * SCOPES, || (0..SCOPES).for_each(|_| by_hand.put(black_box(&src)))),
     )
 }

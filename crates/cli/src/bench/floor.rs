@@ -153,6 +153,50 @@ pub fn wake(board: &Board, turn: u32) {
     let _ = futex::wake(&board.bell.0, futex::Flags::empty(), i32::MAX as u32);
 }
 
+/// A mutex of three states over a futex, for processes, and the count that it guards.
+#[repr(C, align(64))]
+pub struct Mutex {
+    /// 0: free, 1: held, 2: held, and somebody may sleep.
+    state: AtomicU32,
+    count: UnsafeCell<u64>,
+}
+
+impl Mutex {
+    /// Collective: one in rank 0's segment.
+    pub fn new(job: &Job) -> partage::Result<&Mutex> {
+        let mutexes = Everywhere::<Mutex>::new(job)?;
+        // SAFETY: an atomic, and a cell that it guards.
+        Ok(unsafe { mutexes.on(Rank(0)) })
+    }
+
+    /// Counts, holding it.
+    #[inline(always)]
+    pub fn count(&self) {
+        if self.state.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+            self.wait();
+        }
+        // SAFETY: who holds it has the count alone.
+        unsafe { *self.count.get() = black_box(*self.count.get()) + 1 };
+        if self.state.swap(0, Release) == 2 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wait(&self) {
+        while self.state.swap(2, Acquire) != 0 {
+            // Whatever it returns, the loop looks again.
+            let _ = futex::wait(&self.state, futex::Flags::empty(), 2, None);
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        // It fails for a bad address only.
+        let _ = futex::wake(&self.state, futex::Flags::empty(), 1);
+    }
+}
+
 /// Slots of a ring.
 const SLOTS: u64 = 1024;
 /// The receiver says how far it is every so many slots.
@@ -390,14 +434,24 @@ pub fn fetch_add(job: &Job, word: GlobalPtr<u64>, times: usize) -> u64 {
     (0..times).fold(0, |sum: u64, _| sum.wrapping_add(word.fetch_add(1, AcqRel)))
 }
 
-/// Stores all of `src` from a place on, word by word.
-#[inline(never)]
-pub fn stores(job: &Job, to: GlobalPtr<u64>, src: &[u64]) {
-    let to = raw(job, to.cast(), 8 * src.len()).cast::<u64>();
-    assert!(to.is_aligned());
-    for (i, value) in src.iter().enumerate() {
-        // SAFETY: inside the `8 * src.len()` bytes that were found, aligned; no other rank uses them meanwhile.
-        unsafe { to.add(i).write_volatile(*value) };
+/// Addresses of words.
+pub struct Stores(Vec<*mut u64>);
+
+impl Stores {
+    /// Of these words.
+    pub fn new(job: &Job, places: &[GlobalPtr<u64>]) -> Stores {
+        let stores = Stores(places.iter().map(|p| raw(job, p.cast(), 8).cast()).collect());
+        assert!(stores.0.iter().all(|p| p.is_aligned()));
+        stores
+    }
+
+    /// Stores a value to each.
+    #[inline(never)]
+    pub fn put(&self, src: &[u64]) {
+        for (&to, value) in self.0.iter().zip(src) {
+            // SAFETY: a word of a segment, aligned (`new`), which no other rank uses meanwhile.
+            unsafe { to.write_volatile(*value) };
+        }
     }
 }
 
@@ -432,6 +486,21 @@ pub fn copy_in(job: &Job, dst: &mut [u8], src: GlobalPtr<u8>, times: usize) {
     for _ in 0..times {
         // SAFETY: as for `copy_out`, in the other direction.
         unsafe { libc::memcpy(black_box(dst.as_mut_ptr()).cast(), black_box(src).cast(), dst.len()) };
+    }
+}
+
+/// Copies runs of `RUN` values, which follow each other in `src`, to places `STRIDE` values apart, `times` times. Run and
+/// stride are known to the compiler.
+#[inline(never)]
+pub fn copy_runs<const RUN: usize, const STRIDE: usize>(job: &Job, dst: GlobalPtr<u64>, src: &[u64], times: usize) {
+    let runs = src.len() / RUN;
+    let dst = raw(job, dst.cast(), 8 * STRIDE * runs).cast::<u64>();
+    for _ in 0..times {
+        let (dst, src) = (black_box(dst), black_box(src.as_ptr()));
+        for i in 0..runs {
+            // SAFETY: as for `copy_out`, for each run, which lies inside both.
+            unsafe { std::ptr::copy_nonoverlapping(src.add(i * RUN), dst.add(i * STRIDE), RUN) };
+        }
     }
 }
 

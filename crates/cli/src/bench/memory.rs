@@ -1,8 +1,8 @@
-//! Arrays, phases and allocation.
+//! Arrays, phases, regions and allocation.
 
 use super::floor;
 use super::measure::Measured;
-use super::ranks::{Bench, WINDOW_NS};
+use super::ranks::{Bench, WINDOW_NS, now_ns};
 use partage::prelude::*;
 use std::hint::black_box;
 
@@ -95,9 +95,9 @@ pub fn alloc_fresh(b: &Bench) -> Measured {
     b.compare(
         || {
             let mut all = Vec::with_capacity(TIMES);
-            let start = super::ranks::now_ns();
+            let start = now_ns();
             (0..TIMES).for_each(|_| all.push(b.job.array::<u64>(ARRAY / 8).expect("1 MiB")));
-            let time = super::ranks::now_ns() - start;
+            let time = now_ns() - start;
             drop(all);
             // What was dropped goes back to the system here.
             drop(b.job.array::<u64>(1).expect("a word"));
@@ -117,4 +117,34 @@ pub fn local_alloc_free(b: &Bench) -> Measured {
         }
     }
     b.compare(|| b.timed(TIMES, || ours(b.job)), || b.timed(TIMES, || floor::malloc_free(64, TIMES)))
+}
+
+/// Runs of a strided put, the values of each, and how far each begins after the one before.
+const RUNS: usize = 512;
+const RUN: usize = 8;
+const STRIDE: usize = 16;
+
+/// 512 runs of 64 bytes, 128 apart in the other rank's memory, beside the loop of copies by hand: nanoseconds for all.
+pub fn strided_put(b: &Bench) -> Measured {
+    let there = b.job.alloc_all::<u64>(RUNS * STRIDE).expect("64 KiB").on(b.job.neighbor(1));
+    let region = Region::at(0).run(RUN).times(RUNS, STRIDE);
+    strided_beside(b, there, |src| there.put_region(b.job, black_box(region), src))
+}
+
+/// The same into an array.
+pub fn strided_put_array(b: &Bench) -> Measured {
+    let there = b.job.alloc_all::<u64>(RUNS * STRIDE).expect("64 KiB").on(b.job.neighbor(1));
+    let array = b.job.array::<u64>(Layout::per_rank(RUNS * STRIDE)).expect("64 KiB");
+    let first = b.job.neighbor(1).index() * RUNS * STRIDE;
+    let region = Region::at(first).run(RUN).times(RUNS, STRIDE);
+    strided_beside(b, there, |src| array.put_region(black_box(region), src))
+}
+
+fn strided_beside(b: &Bench, there: GlobalPtr<u64>, ours: impl Fn(&[u64])) -> Measured {
+    const TIMES: usize = 1000;
+    let src: Vec<u64> = (0..(RUN * RUNS) as u64).collect();
+    b.compare(
+        || b.timed(TIMES, || (0..TIMES).for_each(|_| ours(black_box(&src)))),
+        || b.timed(TIMES, || floor::copy_runs::<RUN, STRIDE>(b.job, there, &src, TIMES)),
+    )
 }

@@ -6,7 +6,7 @@
 //! a signal lies between (on x86-64 they happen to be seen in order; nothing may rely on it).
 
 use crate::contract::{At, Outside};
-use crate::copy;
+use crate::copy::{self, Runs};
 use crate::heap::FIRST;
 use crate::shm::segment::Mapping;
 use bytemuck::{Pod, bytes_of, pod_read_unaligned};
@@ -170,6 +170,44 @@ impl Reach {
             }
         }
         Ok(())
+    }
+}
+
+impl Reach {
+    /// Copies runs of `src` to others, the first of which begins at the place: one check for all. Words among them are one
+    /// store each, as by [`write`](Self::write).
+    ///
+    /// # Panics
+    /// If they do not lie in `src`.
+    #[inline]
+    pub fn write_runs(&self, at: At, src: &[u8], runs: Runs) -> Result<(), Outside> {
+        assert!(runs.span_here().is_some_and(|span| span <= src.len()), "runs inside their memory");
+        let Some(p) = runs.span_there().and_then(|span| self.locate(at, span)) else {
+            return Err(self.none_of(at, runs));
+        };
+        // SAFETY: all of them lie inside a segment, to which no reference exists, and inside `src`, which is a reference, so
+        // that it is not that memory.
+        unsafe { copy::write_runs(p, src.as_ptr(), runs) };
+        Ok(())
+    }
+
+    /// Copies runs, the first of which begins at the place, to those of `dst`.
+    ///
+    /// # Panics
+    /// If they do not lie in `dst`.
+    #[inline]
+    pub fn read_runs(&self, at: At, dst: &mut [u8], runs: Runs) -> Result<(), Outside> {
+        assert!(runs.span_here().is_some_and(|span| span <= dst.len()), "runs inside their memory");
+        let Some(p) = runs.span_there().and_then(|span| self.locate(at, span)) else {
+            return Err(self.none_of(at, runs));
+        };
+        // SAFETY: as for `write_runs`.
+        unsafe { copy::read_runs(dst.as_mut_ptr(), p, runs) };
+        Ok(())
+    }
+
+    fn none_of(&self, at: At, runs: Runs) -> Outside {
+        self.outside(at, runs.span_there().unwrap_or(usize::MAX))
     }
 }
 
