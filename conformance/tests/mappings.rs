@@ -3,6 +3,8 @@
 //! hosts, which are network namespaces.
 
 use partage_boot::{Hosts, Spec};
+use partage_conduit::ofi::endpoint::{Asked, Atomics, Endpoint};
+use partage_conduit::word::{Kind, Op};
 use std::io::Write;
 use std::ops::RangeInclusive;
 use std::os::unix::process::CommandExt;
@@ -116,6 +118,47 @@ fn processes_without_shared_memory() {
         suite(3, 3, &[APART, SHORT]);
         // So many that some hear of others only through a third.
         suite(5, 5, &[APART, ("ONLY", "forgotten")]);
+    }
+}
+
+/// Does the network do atomics itself? Says so if not.
+fn are_there_native_atomics() -> bool {
+    let asked = Asked { source: Some("127.0.0.1".into()), ..Asked::default() };
+    let opened = Endpoint::open(&asked).and_then(|endpoint| {
+        let atomics = Atomics::open(&endpoint)?;
+        let all = Op::ALL.iter().all(|&op| atomics.is_valid(op, Kind::Unsigned, 8));
+        all.then_some(()).ok_or_else(|| format!("{} does not do all", endpoint.provider()))
+    });
+    opened.map_err(|why| skipped(&format!("no atomics of the network: {why}"))).is_ok()
+}
+
+const DOMAINS: (&str, &str) = ("ONLY", "domain");
+
+#[test]
+fn atomics_of_domains() {
+    // Where there is no network, to ask for it is an error.
+    suite(3, 2, &[("PARTAGE_ATOMICS", "network"), DOMAINS]);
+    suite(3, 1, &[("PARTAGE_ATOMICS", "cpu"), DOMAINS]);
+    if is_there_libfabric() && are_there_native_atomics() {
+        let network = ("PARTAGE_ATOMICS", "network");
+        suite(2, 2, &[APART, network, DOMAINS, SHORT]);
+        suite(5, 2, &[APART, network, DOMAINS, SHORT]);
+        suite(3, 3, &[APART, network, DOMAINS, SHORT]);
+        suite(2, 2, &[APART, network, DOMAINS, SHORT, ("PARTAGE_PROGRESS", "none")]);
+        suite(2, 2, &[APART, network, DOMAINS, SHORT, ("PARTAGE_REFERENCE", "1")]);
+        suite(3, 2, &[APART, ("PARTAGE_ATOMICS", "cpu"), DOMAINS, SHORT]);
+        // Ranks of one node that are not of one process, beside others.
+        if let Some(namespaces) = Namespaces::up() {
+            namespaces.suite(4, 4, &[network, DOMAINS, SHORT]);
+        }
+        // Providers that do not do them, or wrongly.
+        for provider in ["net", "udp"] {
+            let asked = Asked { provider: Some(provider.into()), source: Some("127.0.0.1".into()), ..Asked::default() };
+            match Endpoint::open(&asked) {
+                Ok(_) => suite(2, 2, &[APART, ("PARTAGE_PROVIDER", provider), DOMAINS, SHORT]),
+                Err(why) => skipped(&why),
+            }
+        }
     }
 }
 

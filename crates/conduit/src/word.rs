@@ -48,6 +48,14 @@ pub enum Op {
     Xor,
 }
 
+impl Op {
+    /// All of them.
+    pub const ALL: [Op; 11] = {
+        use Op::*;
+        [Load, Store, Swap, CompareExchange, Add, Mul, Min, Max, And, Or, Xor]
+    };
+}
+
 /// What the bits of the word are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -116,9 +124,8 @@ impl Atomic {
     /// What came; `None` for bits that nobody sends.
     pub fn decode([head, operand, expected]: [u64; 3]) -> Option<Atomic> {
         use {Kind::*, Op::*};
-        const OPS: [Op; 11] = [Load, Store, Swap, CompareExchange, Add, Mul, Min, Max, And, Or, Xor];
         let [op, kind, width, order, 0, 0, 0, 0] = head.to_le_bytes() else { return None };
-        let op = *OPS.get(op as usize)?;
+        let op = *Op::ALL.get(op as usize)?;
         let kind = *[Unsigned, Signed, Float].get(kind as usize)?;
         let order = *[Order::Relaxed, Order::Both, Order::Strict].get(order as usize)?;
         let bits = matches!(op, And | Or | Xor) && kind == Float;

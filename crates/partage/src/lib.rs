@@ -32,6 +32,8 @@ pub mod array;
 pub mod atomic;
 pub mod block;
 #[deny(unsafe_code)]
+pub mod domain;
+#[deny(unsafe_code)]
 pub mod error;
 #[deny(unsafe_code)]
 mod fail;

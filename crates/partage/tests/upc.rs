@@ -3,6 +3,7 @@
 //! The line of code that the table shows for a row stands in the row's test.
 
 use partage::bytemuck;
+use partage::domain::Op;
 use partage::prelude::*;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -720,6 +721,34 @@ fn atomics_of_two_orders() {
         let missed = all(job, u32::from(b.at(next).strict().load() == 0)).iter().sum::<u32>();
         assert!(missed < 4);
     });
+}
+
+#[test]
+fn atomic_domains() {
+    partage::test(4, |job| {
+        let a = job.array::<i64>(4).unwrap();
+        let domain = job.atomic_domain::<i64>(&[Op::Add, Op::Load]).unwrap();
+        domain.at(a.at(1)).fetch_add(2);
+        domain.at(a.at(1)).relaxed().add(-1);
+        job.barrier();
+        assert_eq!(domain.at(a.at(1)).strict().load(), 4);
+    });
+}
+
+#[test]
+fn atomic_isfast() {
+    partage::test(2, |job| {
+        let domain = job.atomic_domain::<u64>(&Op::ALL).unwrap();
+        // On one node there is no network to do them.
+        assert!(!domain.is_native() || job.ranks().any(|r| !job.same_node(r)));
+    });
+    // What was not asked for is refused, as it would be where the network does not do it.
+    let other = failure(|job| {
+        let a = job.array::<u64>(3).unwrap();
+        let domain = job.atomic_domain::<u64>(&[Op::Add]).unwrap();
+        domain.at(a.at(0)).store(1);
+    });
+    says(other, &["store in a domain that was not asked for it: give Op::Store to atomic_domain"]);
 }
 
 #[test]

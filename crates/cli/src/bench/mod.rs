@@ -171,7 +171,7 @@ static AM: [Figure; 20] = [
 ];
 
 /// Those of `bench network`.
-static NETWORK: [Figure; 10] = [
+static NETWORK: [Figure; 11] = [
     job("net_put_8", 2, Apart, "us", Limit::Ratio(1.15), network::put_8),
     job("net_get_8", 2, Apart, "us", Limit::Ratio(1.15), network::get_8),
     job("net_am_short_rtt", 2, Apart, "us", Limit::Ratio(1.2), network::am_short_rtt),
@@ -181,6 +181,7 @@ static NETWORK: [Figure; 10] = [
     job("net_put_stream_async", 2, Apart, "us", Limit::Ratio(1.2), network::put_stream_async),
     job("net_put_stream_tasks", 2, Apart, "us", Limit::Ratio(1.2), network::put_stream_tasks),
     job("net_fetch_add", 2, Apart, "us", Limit::Ratio(1.2), network::fetch_add),
+    job("net_atomic_native", 2, Apart, "us", Limit::None, network::atomic_native),
     job("net_put_busy_target", 2, Apart, "us", Limit::Value(100.0), network::put_busy_target).most(9),
 ];
 
