@@ -90,6 +90,9 @@ pub struct Cell {
     tail: AtomicU32,
     /// The head, if it waits for the word.
     head: AtomicU32,
+    /// In a model the right to write *head* is a cell, so that an order that is missing is reported.
+    #[cfg(loom)]
+    right: crate::sync::Plain,
 }
 
 /// A rank's place in the queue of the lock that it waits for. One is enough: a rank waits for one lock at a time.
@@ -98,19 +101,25 @@ pub struct Cell {
 pub struct Turn {
     /// Who comes after it, by its number on the node plus one.
     next: AtomicU32,
-    /// Is it its turn?
-    come: AtomicU32,
+    /// Since when it is its turn; 0: it is not yet.
+    come: AtomicU64,
 }
 
 impl Default for Cell {
     fn default() -> Self {
-        Cell { word: AtomicU64::new(0), tail: AtomicU32::new(0), head: AtomicU32::new(0) }
+        Cell {
+            word: AtomicU64::new(0),
+            tail: AtomicU32::new(0),
+            head: AtomicU32::new(0),
+            #[cfg(loom)]
+            right: Default::default(),
+        }
     }
 }
 
 impl Default for Turn {
     fn default() -> Self {
-        Turn { next: AtomicU32::new(0), come: AtomicU32::new(0) }
+        Turn { next: AtomicU32::new(0), come: AtomicU64::new(0) }
     }
 }
 
@@ -126,9 +135,9 @@ pub trait Waits: Neighbours {
     fn me(&self) -> usize;
     /// Waits, and serves others meanwhile. The bell of this rank is rung when something has changed.
     fn until(&self, done: impl Fn() -> bool + Copy) -> Result<(), Aborted>;
-    /// Has it waited for too long? `begun`, `head`: what [`now`](Self::now) said when it began to wait, and to be the head.
+    /// Has it waited for too long? `begun`, `head`: when it began to wait, and to be the head.
     fn starves(&self, begun: u64, head: u64) -> bool;
-    /// The time.
+    /// The time, by a clock that all ranks of the node have.
     fn now(&self) -> u64;
 }
 
@@ -234,24 +243,25 @@ impl Cell {
         turn.next.store(0, Relaxed);
         turn.come.store(0, Relaxed);
         let before = self.tail.swap(me, AcqRel);
+        let mut since = begun;
         if before != 0 {
             let (theirs, bell) = of(before)?;
             theirs.next.store(me, Release);
             // It may wait for the link.
             bell.ring();
             waits.until(|| turn.come.load(Acquire) != 0)?;
+            since = turn.come.load(Relaxed);
         }
-        self.head.store(me, Relaxed);
-        let head = waits.now();
+        self.set_head(me);
         let seen = std::cell::Cell::new(Seen::Held);
         waits.until(|| {
-            seen.set(self.look(mine, || waits.starves(begun, head)));
+            seen.set(self.look(mine, || waits.starves(begun, since)));
             seen.get() != Seen::Held
         })?;
         if seen.get() == Seen::Freed {
             return Err(Refused::Freed);
         }
-        self.head.store(0, Relaxed);
+        self.set_head(0);
         let next = || turn.next.load(Acquire);
         if next() == 0 {
             if self.tail.compare_exchange(me, 0, Release, Relaxed).is_ok() {
@@ -261,9 +271,16 @@ impl Cell {
             waits.until(|| next() != 0)?;
         }
         let (theirs, bell) = of(next())?;
-        theirs.come.store(1, Release);
+        theirs.come.store(waits.now().max(1), Release);
         bell.ring();
         Ok(())
+    }
+
+    #[inline(always)]
+    fn set_head(&self, near: u32) {
+        #[cfg(loom)]
+        self.right.set(near.into());
+        self.head.store(near, Relaxed);
     }
 
     /// The head looks at the word, and takes it if it can be had.

@@ -132,8 +132,8 @@ static MEMORY: [Figure; 17] = [
     job("lock_contended_2", 2, Procs, "ns", Limit::None, memory::lock_contended),
     job("lock_contended_16", 16, Procs, "ns", Ratio(3.0), memory::lock_contended).most(9),
     job("lock_least_share_16", 16, Procs, "×", Value(2.0), memory::lock_shares).most(2),
-    job("lock_bypass_2", 2, Procs, "ms", Value(2.0), memory::lock_bypass).most(5),
-    job("lock_bypass_16", 16, Procs, "ms", Limit::None, memory::lock_bypass).most(5),
+    job("lock_bypass_2", 2, Procs, "ms", Value(2.0), memory::lock_bypass),
+    job("lock_bypass_16", 16, Procs, "ms", Limit::None, memory::lock_bypass),
 ];
 
 /// Those of `bench am`.
