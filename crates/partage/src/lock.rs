@@ -47,7 +47,7 @@ use partage_conduit::record::Site;
 use partage_conduit::reference::{GRANT, LOCK, UNLOCK};
 use partage_conduit::shm::lock as told;
 use partage_conduit::shm::rma::Reach;
-use partage_conduit::sync::{ticks, ticks_per_us};
+use partage_conduit::sync::ticks;
 use partage_conduit::wait::{Aborted, Bell, Cores};
 use partage_plan::layout::{Layout, Spread};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -57,9 +57,6 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::rc::Rc;
-
-/// Others pass over a rank that waits for a lock for this long.
-const PATIENCE_US: u64 = 500;
 
 /// Where a value lies after its lock, and the bytes of both.
 struct Shape<T>(PhantomData<T>);
@@ -493,8 +490,8 @@ fn try_take<'a, T: Pod>(inner: &'a Rc<Inner>, place: Place) -> Option<Guard<'a, 
 #[track_caller]
 fn take_slowly(inner: &Rc<Inner>, cell: &Cell, mine: Owner, place: Place, at: &'static Location<'static>) -> bool {
     let site = Site { call: "lock", at };
-    let (me, ticks_per_us) = (inner.rank, ticks_per_us());
-    match cell.take(mine, &Wanting { inner, cell, site, place, ticks_per_us }) {
+    let me = inner.rank;
+    match cell.take(mine, &Wanting { inner, cell, site, place }) {
         Ok(()) => true,
         Err(Refused::Aborted) => {
             inner.unless_over::<()>(Err(Aborted));
@@ -527,12 +524,15 @@ struct Wanting<'a> {
     cell: &'a Cell,
     site: Site,
     place: Place,
-    ticks_per_us: u64,
 }
 
 impl Neighbours for Wanting<'_> {
     fn of(&self, near: usize) -> Option<(&Turn, &Bell)> {
         self.inner.seat.node().of(near)
+    }
+
+    fn starves(&self, since: u64) -> bool {
+        self.inner.seat.node().starves(since)
     }
 }
 
@@ -551,11 +551,9 @@ impl Waits for Wanting<'_> {
         self.inner.wait_saying(wait, done)
     }
 
-    /// Where ranks share cores everybody waits for longer than that, and a lock that is always handed over waits for cores.
-    fn starves(&self, begun: u64, head: u64) -> bool {
-        let since = if self.inner.seat.waiter().cores() == Cores::Own { begun } else { head };
-        // Clocks of two cores may differ a little.
-        ticks().wrapping_sub(since) as i64 > (PATIENCE_US * self.ticks_per_us) as i64
+    /// Where ranks share cores everybody waits for long, and a lock that is always handed over waits for cores.
+    fn counts(&self, begun: u64, head: u64) -> u64 {
+        if self.inner.seat.waiter().cores() == Cores::Own { begun } else { head }
     }
 
     fn now(&self) -> u64 {
