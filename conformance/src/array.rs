@@ -44,10 +44,10 @@ struct Cell {
 }
 
 /// Who has an element, where that is easy to say in another way than the layout does.
-type Owner = Option<Box<dyn Fn(usize) -> usize>>;
+pub(crate) type Owner = Option<Box<dyn Fn(usize) -> usize>>;
 
 /// A layout by its kind, of a random length, and its owners.
-fn layout(kind: usize, random: &mut Random, size: usize) -> (Layout, usize, Owner) {
+pub(crate) fn layout(kind: usize, random: &mut Random, size: usize) -> (Layout, usize, Owner) {
     let n = [0, 1, size - 1, size, size + 1, 5, 1 + random.below(40), 1 + random.below(40)][random.below(8)];
     let (b, first) = (1 + random.below(6), random.below(size));
     let [rows, cols, planes] = [0; 3].map(|_| random.below(6));
@@ -67,7 +67,7 @@ fn layout(kind: usize, random: &mut Random, size: usize) -> (Layout, usize, Owne
         _ => (Layout::bricks([rows, cols, planes]).grid([1, size, 1]).starting_at(first), rows * cols * planes, None),
     }
 }
-const KINDS: usize = 12;
+pub(crate) const KINDS: usize = 12;
 
 /// A matrix of which every rank has some columns.
 fn dealt_columns(cols: usize, size: usize) -> Owner {

@@ -1,8 +1,9 @@
 //! One suite per contract, run under every mapping: what every job must do, however its ranks are laid out.
 //!
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
-//! and phases, [`am`] that of active messages and atomics, [`rpc`] that of calls and of objects that every rank has,
-//! [`lock`] that of locks, [`found`] what reviews found. [`soak`] is random traffic with checked contents, for as long as one likes.
+//! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks,
+//! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`found`] what reviews found. [`soak`] is
+//! random traffic with checked contents, for as long as one likes.
 
 use partage::prelude::*;
 use partage::serde::de::Visitor;
@@ -11,9 +12,11 @@ use std::fmt;
 
 pub mod am;
 pub mod array;
+pub mod atomic;
 pub mod found;
 pub mod lock;
 pub mod memory;
+pub mod region;
 pub mod rpc;
 pub mod soak;
 
@@ -25,9 +28,11 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
     memory::CASES
         .iter()
         .chain(&array::CASES)
+        .chain(&region::CASES)
+        .chain(&atomic::CASES)
+        .chain(&lock::CASES)
         .chain(&am::CASES)
         .chain(&rpc::CASES)
-        .chain(&lock::CASES)
         .chain(&found::CASES)
 }
 

@@ -16,10 +16,11 @@ fn main() {
             partage::run(|job| {
                 am::register(job);
                 for turn in 0..4 {
-                    soak::traffic(job, time / 16, 42 + turn);
-                    soak::messages(job, time / 16, 42 + turn);
-                    soak::arrays(job, time / 16, 42 + turn);
-                    soak::locks(job, time / 16, 42 + turn);
+                    soak::traffic(job, time / 20, 42 + turn);
+                    soak::messages(job, time / 20, 42 + turn);
+                    soak::arrays(job, time / 20, 42 + turn);
+                    soak::atomics(job, time / 20, 42 + turn);
+                    soak::locks(job, time / 20, 42 + turn);
                 }
             });
         }

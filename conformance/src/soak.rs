@@ -396,3 +396,58 @@ pub fn messages(job: &Job, time: Duration, seed: u64) {
     job.free_all(landing);
     job.free_all(counts);
 }
+
+/// Atomics of all kinds on words of all ranks, waited for, started, in batches and awaited, until the time is over. What must come
+/// out is known to all: the same generator runs everywhere.
+pub fn atomics(job: &Job, time: Duration, seed: u64) {
+    const WORDS: usize = 64;
+    let (me, n) = (job.rank().index(), job.size());
+    let sums = job.array::<u64>(Layout::block_cyclic(WORDS, 5)).expect("64 words");
+    let halves = job.array::<f64>(Layout::cyclic(WORDS)).expect("64 words");
+    let (mut sum, mut half) = (vec![0u64; WORDS], vec![0.0; WORDS]);
+    let mut more = Rounds::new(job, time);
+    while let Some(round) = more.next() {
+        for from in 0..n {
+            let mut random = Random::new(seed ^ round << 20 ^ from as u64);
+            let mut started = vec![];
+            let mut floats = vec![];
+            let mut batch = job.batch();
+            for _ in 0..random.below(200) {
+                let (i, k, way) = (random.below(WORDS), random.draw() >> 40, random.below(8));
+                sum[i] = sum[i].wrapping_add(k);
+                half[i] += 0.5;
+                if from != me {
+                    continue;
+                }
+                match way {
+                    0 => sums.at(i).add(k),
+                    1 => drop(sums.at(i).relaxed().fetch_add(k)),
+                    2 => sums.at(i).strict().add(k),
+                    3 => started.push(Some(sums.at(i).start().fetch_add(k))),
+                    4 => std::mem::forget(sums.at(i).start().add(k)),
+                    5 => batch.add(sums.at(i), k),
+                    6 => _ = job.block_on(sums.at(i).start().fetch_add(k)),
+                    _ => {
+                        let place = sums.at(i);
+                        let mut old = place.load();
+                        while let Err(found) = place.compare_exchange(old, old.wrapping_add(k)) {
+                            old = found;
+                        }
+                    }
+                }
+                floats.push(halves.at(i).start().add(0.5));
+            }
+            if from == me {
+                while job.wait_any(&mut started).is_some() {}
+                partage::wait::wait_all(floats);
+            }
+        }
+        job.quiet();
+        job.barrier();
+        for i in (0..WORDS).filter(|i| i % n == me) {
+            assert_eq!((sums.get(i), halves.at(i).load()), (sum[i], half[i]), "word {i} in round {round}");
+        }
+        job.barrier();
+    }
+    more.end();
+}

@@ -135,7 +135,7 @@ fn caught(job: &Job, a: &mut SharedArray<u64>) {
     assert!(catch_unwind(AssertUnwindSafe(|| a.own(|_| panic!("in a phase")))).is_err());
     assert_eq!((a.len(), a.local_len(), a.my_indices().len(), a.my_runs().count()), (0, 0, 0, 0));
     let other = &*a;
-    let calls: [&dyn Fn(); 11] = [
+    let calls: [&dyn Fn(); 14] = [
         &|| _ = other.get(0),
         &|| other.put(0, 1),
         &|| other.get_slice(0, &mut [0; 2]),
@@ -147,6 +147,9 @@ fn caught(job: &Job, a: &mut SharedArray<u64>) {
         &|| _ = other.at(0).load(),
         &|| _ = other.affinity(0),
         &|| job.scope(|s| drop(s.put(other, 0, &[1]))),
+        &|| other.get_region(Region::at(0).times(2, 3), &mut [0; 2]),
+        &|| other.put_region(&[1..2, 5..6], &[1, 2]),
+        &|| other.copy_region_to(0..1, other, 2..3),
     ];
     for f in calls {
         let text = refusal(f);

@@ -4,6 +4,7 @@
 //! A message is a handler's number, up to 64 bytes of arguments and a payload. The arguments of a handler have one type,
 //! so their length is not sent; [`Arrival::open`] reads both.
 
+use crate::answers::Answers;
 use crate::contract::At;
 use crate::pool::Buffer;
 use crate::reference;
@@ -14,7 +15,7 @@ use bytemuck::{Pod, Zeroable, bytes_of};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicPtr, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
 /// The most bytes of arguments.
@@ -171,12 +172,11 @@ impl<'h> Arrival<'h> {
     }
 }
 
-/// Where a rank's answers from the reference path arrive, and what comes to it in pieces.
+/// Where answers to a rank arrive, and what comes to it in pieces.
 #[derive(Debug, Default)]
 pub struct Landing {
-    count: AtomicU64,
-    value: AtomicU64,
-    data: Mutex<Vec<u8>>,
+    /// What it has asked others.
+    pub answers: Answers,
     pieces: Mutex<HashMap<(usize, u64), Pieces>>,
 }
 
@@ -228,39 +228,6 @@ impl Landing {
         whole.bytes[piece.offset as usize..end as usize].copy_from_slice(bytes);
         whole.come += bytes.len() as u64;
         true
-    }
-
-    /// How many answers have come.
-    pub fn count(&self) -> u64 {
-        self.count.load(Acquire)
-    }
-
-    pub(crate) fn one_more(&self) {
-        self.count.fetch_add(1, Release);
-    }
-
-    pub(crate) fn value(&self) -> u64 {
-        self.value.load(Relaxed)
-    }
-
-    pub(crate) fn set_value(&self, value: u64) {
-        self.value.store(value, Relaxed);
-    }
-
-    pub(crate) fn read(&self, dst: &mut [u8]) {
-        let data = self.data.lock().unwrap_or_else(PoisonError::into_inner);
-        dst.copy_from_slice(&data[..dst.len()]);
-    }
-
-    /// All of what came.
-    pub(crate) fn all(&self) -> Vec<u8> {
-        self.data.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(crate) fn write(&self, src: &[u8]) {
-        let mut data = self.data.lock().unwrap_or_else(PoisonError::into_inner);
-        data.clear();
-        data.extend_from_slice(src);
     }
 }
 

@@ -19,7 +19,7 @@
 //! 7. Where memory is mapped, nothing here waits for the target rank to do anything. On the reference path an operation is
 //!    complete when some thread of the target's process has made progress; every operation makes some itself, local
 //!    ones too, so ranks that only read and write serve each other.
-//! 8. Atomics on one word have one arbiter, a CPU of the node that has the word, and are acquire and release.
+//! 8. Atomics on one word have one arbiter, a CPU of the node that has the word; [`crate::word`] says what they order.
 //!
 //! # Messages: promises
 //! 1. A request runs its handler exactly once, in a process that hosts the target rank, by any of its threads, possibly at
@@ -34,7 +34,8 @@ use crate::am::Landing;
 use crate::record::Site;
 use crate::reference;
 use crate::wait::Aborted;
-use bytemuck::{Pod, Zeroable};
+use crate::word::Atomic;
+use bytemuck::Pod;
 
 /// A place in a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +57,16 @@ pub enum Half {
     Open,
     /// What is reached by its handle only, so that there can be references into it while no handle can be used.
     Guarded,
+}
+
+impl Half {
+    /// What offsets in it have set.
+    pub fn mark(self) -> u64 {
+        match self {
+            Half::Open => 0,
+            Half::Guarded => GUARDED,
+        }
+    }
 }
 
 impl At {
@@ -126,77 +137,12 @@ pub trait Exchange {
     fn announce(&mut self, path: &str);
 }
 
-/// What an atomic does with the word. The old value comes back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum Op {
-    /// Nothing.
-    Load,
-    /// Replaces it.
-    Swap,
-    /// Replaces it if it is the expected one.
-    CompareExchange,
-    /// Adds, wrapping around.
-    Add,
-    /// Bitwise and.
-    And,
-    /// Bitwise or.
-    Or,
-    /// Bitwise exclusive or.
-    Xor,
-    /// The smaller, without sign.
-    Min,
-    /// The larger, without sign.
-    Max,
-    /// The smaller, with sign.
-    MinSigned,
-    /// The larger, with sign.
-    MaxSigned,
-}
-
-impl Op {
-    const ALL: [Op; 11] = {
-        use Op::*;
-        [Load, Swap, CompareExchange, Add, And, Or, Xor, Min, Max, MinSigned, MaxSigned]
-    };
-}
-
-/// An atomic operation as it travels.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct Atomic {
-    op: u32,
-    width: u32,
-    /// The operand; 32-bit values in the low half.
-    pub operand: u64,
-    /// The expected value of [`Op::CompareExchange`].
-    pub expected: u64,
-}
-
-impl Atomic {
-    /// On a word of `width` bytes, 4 or 8.
-    pub fn new(op: Op, width: usize, operand: u64, expected: u64) -> Atomic {
-        assert!(width == 4 || width == 8);
-        Atomic { op: op as u32, width: width as u32, operand, expected }
-    }
-
-    /// Which one; `None` for bits that nobody makes.
-    pub fn op(&self) -> Option<Op> {
-        Op::ALL.get(self.op as usize).copied()
-    }
-
-    /// Bytes of the word.
-    pub fn width(&self) -> usize {
-        self.width as usize
-    }
-}
-
 /// Why an operation did not happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
     /// It lies outside.
     Outside(Outside),
-    /// An atomic on a word that is not aligned, or of an operation that there is not.
+    /// An atomic on a word that is not aligned.
     NotAWord,
     /// The job was aborted meanwhile.
     Aborted,

@@ -6,7 +6,7 @@
 //! * [`ofi`]: ranks of different nodes, through libfabric; [`ranks`]: who is where.
 //! * [`wait`], [`barrier`], [`meeting`], [`record`]: waiting, meeting on a node and between nodes, and saying where one waits. Protocols over atomics that may
 //!   lie in shared memory or, in a model, on the heap.
-//! * [`copy`]: the one routine through which bytes enter and leave shared memory.
+//! * [`copy`]: the one routine through which bytes enter and leave shared memory; [`runs`]: many short ones in one message.
 //! * [`heap`], [`topology`], [`sync`]: book-keeping, the machine, the atomics.
 //!
 //! This crate is the home of `unsafe`. It knows nothing of launchers: a conduit is handed an
@@ -15,6 +15,7 @@
 
 #[cfg(not(loom))]
 pub mod am;
+pub mod answers;
 pub mod barrier;
 #[cfg(not(loom))]
 pub mod contract;
@@ -31,6 +32,7 @@ pub mod record;
 #[cfg(not(loom))]
 pub mod reference;
 pub mod ring;
+pub mod runs;
 #[cfg(not(loom))]
 pub mod shm;
 pub mod small;
@@ -38,3 +40,4 @@ pub mod sync;
 #[cfg(not(loom))]
 pub mod topology;
 pub mod wait;
+pub mod word;

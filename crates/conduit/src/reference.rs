@@ -4,16 +4,21 @@
 //! A put is requests with pieces of the bytes, each answered when its piece has been written; a get asks piece by piece.
 //! Both return when all answers have come, so local and remote completion are one here.
 //! What is too long for a message, and is not for a segment, goes in pieces ([`PIECE`]).
-//! Answers arrive in the rank's [`Landing`], which outlives every operation: an answer that comes after its
+//! Answers arrive in the rank's [`Answers`], which outlive every operation: an answer that comes after its
 //! operation was given up (the job was aborted) touches nothing else.
 
 use crate::am::{Arrival, Handler, Piece};
-use crate::contract::{At, Atomic, Conduit, Failure, Outside};
+use crate::answers::{self, Answers};
+use crate::contract::{At, Conduit, Failure, GUARDED, Half, Outside};
+use crate::copy::Runs;
 use crate::heap::FIRST;
 use crate::ofi;
 use crate::pool::LARGE;
 use crate::record::Site;
+use crate::runs::{self, Group, NotRuns, Packet};
 use crate::shm;
+use crate::wait::Aborted;
+use crate::word::Atomic;
 use bytemuck::{Pod, Zeroable};
 
 #[cfg(doc)]
@@ -22,22 +27,26 @@ use crate::am::Landing;
 /// Handlers below this number are ours.
 pub const HANDLERS: u16 = 32;
 const PUT: u16 = 1;
-pub(crate) const PUT_DONE: u16 = 2;
+/// An answer.
+pub(crate) const DONE: u16 = 2;
 const GET: u16 = 3;
+/// An answer that brings bytes.
 pub(crate) const DATA: u16 = 4;
 const ATOMIC: u16 = 5;
-const VALUE: u16 = 6;
 /// Brings a [`Piece`] of something too long for a message to the target's [`Landing`].
 pub const PIECE: u16 = 7;
 /// How much of a segment its network knows, and the answer.
 pub(crate) const EXTENT: u16 = 8;
 pub(crate) const EXTENT_IS: u16 = 9;
-/// Where a rank was last seen waiting, and the answer.
+/// Where a rank was last seen waiting.
 pub(crate) const SITE: u16 = 10;
-pub(crate) const SITE_IS: u16 = 11;
 /// Takes or gives blocks of the window, and commits them.
 pub(crate) const BLOCKS: u16 = 12;
 pub(crate) const COMMIT: u16 = 13;
+/// Writes and reads runs, as [`Packet`]s list them.
+const PUT_RUNS: u16 = 17;
+const GET_RUNS: u16 = 18;
+const ATOMICS: u16 = 19;
 
 /// Asks for a lock; see [`shm::lock`].
 pub const LOCK: u16 = 14;
@@ -47,73 +56,192 @@ pub const UNLOCK: u16 = 15;
 pub const GRANT: u16 = 16;
 
 /// Our handlers, for the table of every conduit.
-pub fn handlers() -> [(u16, &'static dyn Handler); 16] {
-    [
+pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
+    let all: [(u16, &'static dyn Handler); 17] = [
         (PUT, &OnPut),
-        (PUT_DONE, &OnPutDone),
+        (DONE, &OnDone),
         (GET, &OnGet),
         (DATA, &OnData),
         (ATOMIC, &OnAtomic),
-        (VALUE, &OnValue),
+        (ATOMICS, &OnAtomics),
+        (PUT_RUNS, &OnPutRuns),
+        (GET_RUNS, &OnGetRuns),
         (PIECE, &OnPiece),
         (EXTENT, &ofi::segment::OnExtent),
         (EXTENT_IS, &ofi::segment::OnExtentIs),
         (SITE, &OnSite),
-        (SITE_IS, &OnData),
         (BLOCKS, &shm::memory::OnBlocks),
         (COMMIT, &shm::memory::OnCommit),
         (LOCK, &shm::lock::OnLock),
         (UNLOCK, &shm::lock::OnUnlock),
         (GRANT, &shm::lock::OnTold),
-    ]
+    ];
+    all.into_iter()
 }
+
+/// A slot for answers, which is given back at the end.
+#[derive(Debug)]
+pub(crate) struct Question<'c> {
+    answers: &'c Answers,
+    pub slot: u32,
+}
+
+impl<'c> Question<'c> {
+    /// One to which so many answers will come.
+    pub fn new<C: Conduit + ?Sized>(c: &'c C, answers: u32) -> Question<'c> {
+        let all = &c.landing().answers;
+        Question { answers: all, slot: all.take(answers) }
+    }
+
+    /// The same, whose answers bring bytes.
+    ///
+    /// # Safety
+    /// The memory can be written, and is not used, until this value is dropped.
+    pub unsafe fn with_bytes<C: Conduit + ?Sized>(c: &'c C, answers: u32, dst: *mut [u8]) -> Question<'c> {
+        let this = Question::new(c, answers);
+        // SAFETY: dropping takes the sink away.
+        this.answers.set_sink(this.slot, unsafe { answers::sink_to(dst) });
+        this
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.answers.is_done(self.slot)
+    }
+
+    pub fn value(&self) -> u64 {
+        self.answers.value(self.slot)
+    }
+
+    /// Waits for all of them.
+    pub fn wait<C: Conduit + ?Sized>(&self, c: &C, site: Site) -> Result<(), Aborted> {
+        c.progress();
+        c.wait(site, || self.is_done())
+    }
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        self.answers.give(self.slot);
+    }
+}
+
+/// Pieces of a get that are under way at a time.
+const AT_A_TIME: usize = 16;
 
 /// Puts by messages.
 pub fn put<C: Conduit + ?Sized>(c: &C, site: Site, at: At, src: &[u8]) -> Result<(), Failure> {
     check(c, at, src.len())?;
-    let begun = c.landing().count();
-    let mut pieces = 0;
+    let asked = Question::new(c, src.len().div_ceil(LARGE) as u32);
     for (i, piece) in src.chunks(LARGE).enumerate() {
-        c.request(site, at.rank, PUT, &(at.offset + (i * LARGE) as u64), piece)?;
-        pieces += 1;
+        let there = ToPut { offset: at.offset + (i * LARGE) as u64, slot: asked.slot.into() };
+        c.request(site, at.rank, PUT, &there, piece)?;
     }
-    c.progress();
-    Ok(c.wait(site, || c.landing().count() == begun + pieces)?)
+    Ok(asked.wait(c, site)?)
 }
 
 /// Gets by messages.
 pub fn get<C: Conduit + ?Sized>(c: &C, site: Site, at: At, dst: &mut [u8]) -> Result<(), Failure> {
     check(c, at, dst.len())?;
-    for (i, piece) in dst.chunks_mut(LARGE).enumerate() {
-        let begun = c.landing().count();
-        let wanted = Wanted { offset: at.offset + (i * LARGE) as u64, len: piece.len() as u64 };
-        c.request(site, at.rank, GET, &wanted, &[])?;
-        c.progress();
-        c.wait(site, || c.landing().count() == begun + 1)?;
-        c.landing().read(piece);
+    for (i, some) in dst.chunks_mut(AT_A_TIME * LARGE).enumerate() {
+        let begin = at.offset + (i * AT_A_TIME * LARGE) as u64;
+        // SAFETY: borrowed for longer than the question lives.
+        let asked = unsafe { Question::with_bytes(c, some.len().div_ceil(LARGE) as u32, &raw mut *some) };
+        for to in (0..some.len()).step_by(LARGE) {
+            let len = LARGE.min(some.len() - to) as u64;
+            let wanted = ToGet { offset: begin + to as u64, len, slot: asked.slot.into(), to: to as u64 };
+            c.request(site, at.rank, GET, &wanted, &[])?;
+        }
+        asked.wait(c, site)?;
     }
     Ok(())
 }
 
 /// An atomic by a message.
 pub fn atomic<C: Conduit + ?Sized>(c: &C, site: Site, at: At, what: Atomic) -> Result<u64, Failure> {
-    check(c, at, what.width())?;
-    if !at.offset.is_multiple_of(what.width() as u64) || what.op().is_none() {
+    let asked = Question { answers: &c.landing().answers, slot: start_atomic(c, site, at, what)? };
+    asked.wait(c, site)?;
+    Ok(asked.value())
+}
+
+/// Starts one: the slot to which its value comes, which is the caller's to give back.
+pub fn start_atomic<C: Conduit + ?Sized>(c: &C, site: Site, at: At, what: Atomic) -> Result<u32, Failure> {
+    check(c, at, what.width.into())?;
+    if !is_word(c, at, what) {
         return Err(Failure::NotAWord);
     }
-    let begun = c.landing().count();
-    c.request(site, at.rank, ATOMIC, &OnWord { offset: at.offset, what }, &[])?;
-    c.progress();
-    c.wait(site, || c.landing().count() == begun + 1)?;
-    Ok(c.landing().value())
+    let slot = c.landing().answers.take(1);
+    let [head, operand, expected] = what.encode();
+    c.request(site, at.rank, ATOMIC, &[at.offset, slot.into(), head, operand, expected], &[])?;
+    Ok(slot)
+}
+
+/// Is there such a word?
+pub fn is_word<C: Conduit + ?Sized>(c: &C, at: At, what: Atomic) -> bool {
+    at.offset.is_multiple_of(what.width.into()) && check(c, at, what.width.into()).is_ok()
+}
+
+/// Sends atomics of one kind, as offsets and operands, to one rank; an answer comes to the slot.
+pub fn send_atomics<C>(c: &C, site: Site, to: u32, slot: u32, head: u64, pairs: &[u8]) -> Result<(), Aborted>
+where
+    C: Conduit + ?Sized,
+{
+    c.request(site, to, ATOMICS, &[slot.into(), head], pairs)
+}
+
+/// Sends runs to be written to a half of a rank's memory, all of which lie there; an answer comes to the slot.
+pub fn send_put_runs<C>(c: &C, site: Site, to: u32, half: Half, slot: u32, packet: Packet) -> Result<(), Aborted>
+where
+    C: Conduit + ?Sized,
+{
+    let (bytes, data) = packet.finish_put();
+    c.request(site, to, PUT_RUNS, &[half.mark(), slot.into(), data as u64], &bytes)
+}
+
+/// Asks ranks for runs of a half of their memory, all of which lie there: the slot to which they come, which is the
+/// caller's to give back. Each packet gets an answer.
+///
+/// # Safety
+/// `dst`, to which they are written, can be written, and is not used, until that slot is given back or has another sink.
+pub unsafe fn start_get_runs<C>(
+    c: &C,
+    site: Site,
+    half: Half,
+    packets: Vec<(u32, Packet)>,
+    dst: *mut [u8],
+) -> Result<u32, Aborted>
+where
+    C: Conduit + ?Sized,
+{
+    let (asked, lists): (Vec<_>, Vec<_>) = packets
+        .into_iter()
+        .map(|(to, packet)| {
+            let (there, here) = packet.finish_get();
+            ((to, there), here)
+        })
+        .unzip();
+    let answers = &c.landing().answers;
+    let slot = answers.take(asked.len() as u32);
+    // SAFETY: passed on to the caller.
+    answers.set_sink(slot, unsafe { runs::sink_to(dst, lists) });
+    for (number, (to, there)) in asked.iter().enumerate() {
+        if let Err(aborted) = c.request(site, *to, GET_RUNS, &[half.mark(), slot.into(), number as u64], there) {
+            answers.give(slot);
+            return Err(aborted);
+        }
+    }
+    Ok(slot)
 }
 
 /// Where a rank was last seen waiting; asked of its process.
 pub fn last_site<C: Conduit + ?Sized>(c: &C, site: Site, rank: u32) -> Result<String, Failure> {
-    let begun = c.landing().count();
-    c.request(site, rank, SITE, &(), &[])?;
-    c.wait(site, || c.landing().count() == begun + 1)?;
-    Ok(String::from_utf8_lossy(&c.landing().all()).into_owned())
+    let mut text = [0; 512];
+    // SAFETY: dropped before the text is read.
+    let asked = unsafe { Question::with_bytes(c, 1, &raw mut text[..]) };
+    c.request(site, rank, SITE, &u64::from(asked.slot), &[])?;
+    asked.wait(c, site)?;
+    let len = asked.value() as usize;
+    drop(asked);
+    Ok(String::from_utf8_lossy(&text[..len.min(512)]).into_owned())
 }
 
 pub(crate) fn check<C: Conduit + ?Sized>(c: &C, at: At, len: usize) -> Result<(), Outside> {
@@ -125,40 +253,36 @@ pub(crate) fn check<C: Conduit + ?Sized>(c: &C, at: At, len: usize) -> Result<()
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Wanted {
+struct ToPut {
     offset: u64,
-    len: u64,
+    slot: u64,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct OnWord {
+struct ToGet {
     offset: u64,
-    what: Atomic,
+    len: u64,
+    slot: u64,
+    /// Where it belongs in what was asked for.
+    to: u64,
 }
 
 struct OnPut;
 impl Handler for OnPut {
     fn run(&self, arrival: &Arrival<'_>) {
-        let (offset, bytes) = arrival.open::<u64>();
+        let (ToPut { offset, slot }, bytes) = arrival.open::<ToPut>();
         let (reach, at) = arrival.half(offset);
         let written = reach.write(at, bytes);
         written.unwrap_or_else(|e| arrival.bad(&e));
-        arrival.reply(PUT_DONE, &(), &[]);
-    }
-}
-
-struct OnPutDone;
-impl Handler for OnPutDone {
-    fn run(&self, arrival: &Arrival<'_>) {
-        arrival.landing().one_more();
+        arrival.reply(DONE, &[slot, 0], &[]);
     }
 }
 
 struct OnGet;
 impl Handler for OnGet {
     fn run(&self, arrival: &Arrival<'_>) {
-        let (Wanted { offset, len }, _) = arrival.open::<Wanted>();
+        let (ToGet { offset, len, slot, to }, _) = arrival.open::<ToGet>();
         let mut bytes = [0; 512];
         let mut more = vec![];
         let bytes = match len as usize {
@@ -171,42 +295,122 @@ impl Handler for OnGet {
         let (reach, at) = arrival.half(offset);
         let read = reach.read(at, bytes);
         read.unwrap_or_else(|e| arrival.bad(&e));
-        arrival.reply(DATA, &(), bytes);
+        arrival.reply(DATA, &[slot, to], bytes);
     }
 }
 
+/// An answer: the slot, and a value.
+struct OnDone;
+impl Handler for OnDone {
+    fn run(&self, arrival: &Arrival<'_>) {
+        let ([slot, value], _) = arrival.open::<[u64; 2]>();
+        if !slot.try_into().is_ok_and(|slot| arrival.landing().answers.answer(slot, value)) {
+            arrival.bad(&"an answer to nothing");
+        }
+    }
+}
+
+/// An answer that brings bytes: the slot, and where they belong.
 struct OnData;
 impl Handler for OnData {
     fn run(&self, arrival: &Arrival<'_>) {
-        arrival.landing().write(arrival.open::<()>().1);
-        arrival.landing().one_more();
+        let ([slot, to], bytes) = arrival.open::<[u64; 2]>();
+        if !slot.try_into().is_ok_and(|slot| arrival.landing().answers.answer_with(slot, to, bytes)) {
+            arrival.bad(&"an answer to nothing");
+        }
     }
 }
 
 struct OnSite;
 impl Handler for OnSite {
     fn run(&self, arrival: &Arrival<'_>) {
+        let (slot, _) = arrival.open::<u64>();
         let site = arrival.node().record(arrival.target()).last_site().unwrap_or_default();
-        arrival.reply(SITE_IS, &(), site.as_bytes());
+        arrival.reply(DATA, &[slot, 0], site.as_bytes());
     }
 }
 
 struct OnAtomic;
 impl Handler for OnAtomic {
     fn run(&self, arrival: &Arrival<'_>) {
-        let (OnWord { offset, what }, _) = arrival.open::<OnWord>();
+        let ([offset, slot, head, operand, expected], _) = arrival.open::<[u64; 5]>();
         let (reach, at) = arrival.half(offset);
-        let old = reach.atomic(at, what).unwrap_or_else(|| arrival.bad(&"an atomic outside or not aligned"));
-        arrival.reply(VALUE, &old, &[]);
+        let old = Atomic::decode([head, operand, expected]).and_then(|what| reach.atomic(at, what));
+        let old = old.unwrap_or_else(|| arrival.bad(&"an atomic outside, or not aligned, or of no kind"));
+        arrival.reply(DONE, &[slot, old], &[]);
     }
 }
 
-struct OnValue;
-impl Handler for OnValue {
+struct OnAtomics;
+impl Handler for OnAtomics {
     fn run(&self, arrival: &Arrival<'_>) {
-        arrival.landing().set_value(arrival.open::<u64>().0);
-        arrival.landing().one_more();
+        let ([slot, head], pairs) = arrival.open::<[u64; 2]>();
+        for pair in pairs.chunks(16) {
+            let done = bytemuck::try_pod_read_unaligned::<[u64; 2]>(pair).ok().and_then(|[offset, operand]| {
+                let (reach, at) = arrival.half(offset);
+                Atomic::decode([head, operand, 0]).and_then(|what| reach.atomic(at, what))
+            });
+            if done.is_none() {
+                arrival.bad(&"an atomic outside, or not aligned, or of no kind");
+            }
+        }
+        arrival.reply(DONE, &[slot, 0], &[]);
     }
+}
+
+struct OnPutRuns;
+impl Handler for OnPutRuns {
+    fn run(&self, arrival: &Arrival<'_>) {
+        let ([half, slot, data], bytes) = arrival.open::<[u64; 3]>();
+        let Some((mut data, list)) = usize::try_from(data).ok().and_then(|data| bytes.split_at_checked(data)) else {
+            arrival.bad(&NotRuns)
+        };
+        // All of them are checked before the first is written.
+        let groups = checked(arrival, half, list, data.len());
+        let Some((_, groups)) = groups.filter(|&(total, _)| total == data.len()) else { arrival.bad(&NotRuns) };
+        for Group { offset, len, count, stride } in groups {
+            let (reach, at) = arrival.half(half | offset);
+            let (these, rest) = data.split_at(len * count);
+            let written = reach.write_runs(at, these, Runs { len, count, there: stride, here: len });
+            written.unwrap_or_else(|e| arrival.bad(&e));
+            data = rest;
+        }
+        arrival.reply(DONE, &[slot, 0], &[]);
+    }
+}
+
+struct OnGetRuns;
+impl Handler for OnGetRuns {
+    fn run(&self, arrival: &Arrival<'_>) {
+        let ([half, slot, number], list) = arrival.open::<[u64; 3]>();
+        let Some((total, groups)) = checked(arrival, half, list, LARGE) else { arrival.bad(&NotRuns) };
+        let mut bytes = vec![0; total];
+        let mut rest = &mut bytes[..];
+        for Group { offset, len, count, stride } in groups {
+            let (reach, at) = arrival.half(half | offset);
+            let (these, more) = rest.split_at_mut(len * count);
+            let read = reach.read_runs(at, these, Runs { len, count, there: stride, here: len });
+            read.unwrap_or_else(|e| arrival.bad(&e));
+            rest = more;
+        }
+        arrival.reply(DATA, &[slot, number], &bytes);
+    }
+}
+
+/// The groups of a list if all of them lie in a half of the target's memory, and how many bytes they have, which is at most so
+/// many.
+fn checked<'a>(
+    arrival: &Arrival<'_>,
+    half: u64,
+    list: &'a [u8],
+    most: usize,
+) -> Option<(usize, impl Iterator<Item = Group> + use<'a>)> {
+    let (total, groups) = runs::groups(list, most).ok()?;
+    let lies = |group: Group| {
+        let (reach, at) = arrival.half(half | group.offset);
+        (half | group.offset) & !GUARDED == group.offset && reach.check(at, group.span()).is_ok()
+    };
+    (half & !GUARDED == 0 && groups.clone().all(lies)).then_some((total, groups))
 }
 
 struct OnPiece;

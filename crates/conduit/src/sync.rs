@@ -6,7 +6,12 @@
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub use loom::sync::{
+    Mutex,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
+#[cfg(not(loom))]
+pub use std::sync::Mutex;
 
 /// Orders every earlier access of this thread before every later one, stores before loads included.
 ///

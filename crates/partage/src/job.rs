@@ -12,7 +12,7 @@ use crate::scope::Kept;
 use crate::team::{Rank, Team};
 use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
-use partage_conduit::contract::{At, Atomic, Conduit, Failure, Half, Outside};
+use partage_conduit::contract::{At, Conduit, Failure, Half, Outside};
 use partage_conduit::heap::Side;
 use partage_conduit::ofi::rma::{self, Started};
 use partage_conduit::pool::LARGE;
@@ -67,6 +67,8 @@ pub(crate) struct Inner {
     pub arrays: Arrays,
     pub kept: Kept,
     pub leaks: Leaks,
+    /// How often something was served.
+    pub served: Cell<u64>,
 }
 
 /// Puts, gets and atomics over active messages.
@@ -81,7 +83,11 @@ impl ReferencePath {
         self.counters.get()
     }
 
-    fn count(&self, what: impl Fn(&mut Counters)) {
+    pub fn is_forced(&self) -> bool {
+        self.forced
+    }
+
+    pub fn count(&self, what: impl Fn(&mut Counters)) {
         let mut counters = self.counters.get();
         what(&mut counters);
         self.counters.set(counters);
@@ -92,7 +98,18 @@ impl Inner {
     /// Serves others: handlers' messages, remote calls, results.
     #[inline(always)]
     pub fn progress(self: &Rc<Self>) -> bool {
-        self.seat.serve(self.calls.has_more(), || self.serve_calls())
+        let served = self.seat.serve(self.calls.has_more(), || self.serve_calls());
+        if served {
+            self.served.set(self.served.get().wrapping_add(1));
+        }
+        served
+    }
+
+    /// A wait whose result is needed, in a destructor, while the job ends: there is none to return, and no second panic to
+    /// unwind with.
+    #[cold]
+    pub fn no_result(&self, site: Site) -> ! {
+        fail::die(fail::PANICKED, Some(&format!("{}: {site}: in a destructor, while the job ends", self.rank)))
     }
 
     /// Waits until `done`, making progress.
@@ -189,6 +206,7 @@ impl Inner {
 
     /// Panics after the end of the job, when nobody answers any more, and in handlers, which may run while this rank waits for
     /// an answer itself. A handle of an array can be kept in a thread-local.
+    #[track_caller]
     pub fn is_not_over(&self, site: Site) {
         if self.calls.is_over() {
             panic!("{}: {site}: the job is over", self.rank);
@@ -202,6 +220,11 @@ impl Inner {
     pub fn may_lie(&self, at: At, len: usize) -> bool {
         let (ranks, segment) = (self.size, self.seat.node().reach().len());
         Outside { at, len, ranks, segment }.is_inside()
+    }
+
+    /// Does the network know so many bytes there, if it is what reaches them?
+    pub fn may_be_known(&self, site: Site, at: At, len: usize) -> bool {
+        !self.is_network(at) || rma::may_reach(&self.seat, site, at, len)
     }
 
     /// Writes to a part of an array that cannot be reached by a copy; what is under way then.
@@ -253,19 +276,6 @@ impl Inner {
         self.unless_outside(Reference(&self.seat).get(site, at, dst))
     }
 
-    /// An atomic where memory is not mapped.
-    pub fn atomic_far(&self, site: Site, at: At, what: Atomic) -> Option<u64> {
-        if !self.reference.forced {
-            return self
-                .seat
-                .is_far(at)
-                .then(|| self.seat.atomic(site, at, what))
-                .and_then(|old| self.unless_outside(old));
-        }
-        self.reference.count(|c| c.reference_atomics += 1);
-        self.unless_outside(Reference(&self.seat).atomic(site, at, what))
-    }
-
     /// Does the network itself reach this place?
     pub fn is_network(&self, at: At) -> bool {
         !self.reference.forced && self.seat.is_far(at)
@@ -286,11 +296,18 @@ impl Inner {
         rma::complete(&self.seat, site, started);
     }
 
-    /// Waits for all transfers with other nodes.
+    /// Waits for all transfers with other nodes, and for all answers.
     #[inline]
     pub fn complete_far(&self, site: Site) {
         rma::complete_all(&self.seat, site);
+        let answers = &self.seat.landing().answers;
+        let waited = match answers.are_all_done() {
+            true => Ok(()),
+            false => Conduit::wait(&self.seat, site, || answers.are_all_done()),
+        };
+        // Before anything unwinds: what was borrowed is given back then.
         self.kept.clear();
+        self.unless_over(waited);
     }
 
     pub fn unless_outside<T: Default>(&self, done: std::result::Result<T, Failure>) -> Option<T> {
@@ -377,6 +394,7 @@ impl Job {
             arrays: Arrays::default(),
             kept: Kept::default(),
             leaks: Leaks::new(leaks),
+            served: Cell::new(0),
         };
         Job::of(Rc::new(inner))
     }

@@ -46,6 +46,8 @@ pub mod lock;
 pub mod phase;
 pub mod ptr;
 #[deny(unsafe_code)]
+pub mod region;
+#[deny(unsafe_code)]
 mod report;
 pub mod rpc;
 pub mod scope;
@@ -54,6 +56,8 @@ pub mod settings;
 mod start;
 #[deny(unsafe_code)]
 pub mod team;
+#[deny(unsafe_code)]
+pub mod wait;
 #[deny(unsafe_code)]
 mod watch;
 
@@ -71,6 +75,7 @@ pub mod prelude {
     pub use crate::job::{Distance, Job};
     pub use crate::lock::{Guard, MutexPtr, Mutexes};
     pub use crate::ptr::GlobalPtr;
+    pub use crate::region::{Indexed, Region, Shape};
     pub use crate::rpc::Dist;
     pub use crate::scope::Event;
     pub use crate::team::{Rank, Team, TeamRank};

@@ -39,7 +39,7 @@ use crate::job::{Inner, Job};
 use crate::ptr::GlobalPtr;
 use crate::team::{Rank, Team};
 use bytemuck::{Pod, Zeroable, bytes_of, bytes_of_mut};
-use partage_conduit::contract::{At, Atomic, Half, Op};
+use partage_conduit::contract::{At, Half};
 use partage_conduit::heap::Side;
 use partage_conduit::lock::{self, Cell, Neighbours, Owner, Refused, Released, Turn, Waits};
 use partage_conduit::pool::LARGE;
@@ -49,6 +49,7 @@ use partage_conduit::shm::lock as told;
 use partage_conduit::shm::rma::Reach;
 use partage_conduit::sync::ticks;
 use partage_conduit::wait::{Aborted, Bell, Cores};
+use partage_conduit::word::{Atomic, Op};
 use partage_plan::layout::{Layout, Spread};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::any::type_name;
@@ -327,7 +328,7 @@ impl<T: Pod> MutexPtr<T> {
             return;
         }
         let (inner, at, site) = (&job.all().inner, self.0.place(), Site::here("free_mutex"));
-        let what = Atomic::new(Op::Or, 8, lock::FREED, 0);
+        let what = Atomic::on_u64(Op::Or, lock::FREED);
         if !at.offset.is_multiple_of(Shape::<T>::ALIGN as u64) || !inner.may_lie(at, Shape::<T>::LEN) {
             refuse::<T>(inner, "free_mutex", self.place());
         }

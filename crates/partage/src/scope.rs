@@ -24,13 +24,16 @@ use crate::job::Inner;
 use crate::ptr::GlobalPtr;
 use crate::rpc::Pend;
 use bytemuck::Pod;
-use partage_conduit::contract::At;
+use partage_conduit::contract::{At, Conduit, Half};
 use partage_conduit::ofi::rma::{self, Started};
 use partage_conduit::record::Site;
+use partage_conduit::reference;
+use partage_conduit::runs::Packet;
 use std::any::Any;
 use std::cell::RefCell;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::mem::{ManuallyDrop, needs_drop};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -38,7 +41,7 @@ use std::task::{Context, Poll};
 /// The stretch of the program in which borrowed buffers may be in flight: what [`Job::scope`] gives its closure.
 #[derive(Debug)]
 pub struct Scope<'s, 'env: 's> {
-    job: &'env Job,
+    pub(crate) job: &'env Job,
     // Invariant in both lifetimes, as for std::thread::scope: neither may be shortened or stretched.
     _s: PhantomData<&'s mut &'s ()>,
     _env: PhantomData<&'env mut &'env ()>,
@@ -49,7 +52,8 @@ pub struct Scope<'s, 'env: 's> {
 #[must_use = "the transfer is complete, or the result there, after `wait`"]
 #[derive(Debug)]
 pub struct Event<'s, R> {
-    state: State<R>,
+    /// Dropped by hand: what is complete, as all is on the node, has nothing to drop, and that is seen in line.
+    state: ManuallyDrop<State<R>>,
     _s: PhantomData<&'s ()>,
     _not_send: PhantomData<*mut ()>,
 }
@@ -58,11 +62,59 @@ pub struct Event<'s, R> {
 enum State<R> {
     Ready(R),
     Call(Pend<R>),
+    /// Something asked of another rank.
+    Asked(Asked<R>),
     /// Into or out of memory that a scope borrows.
     Far(Transfer, R),
     /// Into or out of memory that comes with it.
     Owned(Owned<R>),
     Taken,
+}
+
+/// A question to which answers come, and what makes the result of the last one's value and a word of the asker's.
+#[derive(Debug)]
+struct Asked<R> {
+    slot: Given,
+    with: u64,
+    read: fn(u64, u64) -> R,
+}
+
+/// A slot for answers; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Given {
+    inner: Rc<Inner>,
+    site: Site,
+    pub slot: u32,
+}
+
+impl Given {
+    pub fn new(inner: Rc<Inner>, site: Site, slot: u32) -> Given {
+        Given { inner, site, slot }
+    }
+
+    /// Waits for all answers.
+    pub fn complete(&self) {
+        self.inner.is_not_over(self.site);
+        self.inner.unless_over(Conduit::wait(&self.inner.seat, self.site, || self.is_done()));
+    }
+
+    fn is_done(&self) -> bool {
+        self.inner.seat.landing().answers.is_done(self.slot)
+    }
+
+    fn test(&self) -> bool {
+        self.is_done() || (self.inner.progress() && self.is_done())
+    }
+
+    fn value(&self) -> u64 {
+        self.inner.seat.landing().answers.value(self.slot)
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        self.inner.seat.landing().answers.give(self.slot);
+    }
 }
 
 /// A transfer that has its buffer with it.
@@ -84,44 +136,62 @@ impl<R> Owned<R> {
 impl<R> Drop for Owned<R> {
     fn drop(&mut self) {
         let Transfer { inner, started, .. } = &self.transfer;
-        if let Some(buffer) = self.buffer.take() {
+        if let Some((buffer, started)) = self.buffer.take().zip(started.as_ref()) {
             inner.kept.keep(inner, started, (self.keep)(buffer));
         }
     }
 }
 
-/// Buffers of transfers for which nobody waits, until they are complete.
+/// What transfers have for which perhaps nobody waits, until they are complete.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(RefCell<Vec<(Started, Box<dyn Any>)>>);
+pub(crate) struct Kept {
+    buffers: RefCell<Vec<(Started, Box<dyn Any>)>>,
+    /// Slots whose answers bring bytes into memory that a scope borrows.
+    into_scopes: RefCell<Vec<Rc<Given>>>,
+}
 
 impl Kept {
     fn keep(&self, inner: &Inner, started: &Started, buffer: Box<dyn Any>) {
-        let mut kept = self.0.borrow_mut();
+        let mut kept = self.buffers.borrow_mut();
         kept.retain(|(started, _)| !inner.is_complete(started));
         if !inner.is_complete(started) {
             kept.push((started.clone(), buffer));
         }
     }
 
-    /// All transfers are complete.
+    fn keep_slot(&self, slot: &Rc<Given>) {
+        let mut kept = self.into_scopes.borrow_mut();
+        kept.retain(|slot| !slot.is_done());
+        kept.push(slot.clone());
+    }
+
+    /// All transfers are complete; or the job ends, and answers that still come touch nothing.
     pub fn clear(&self) {
-        self.0.borrow_mut().clear();
+        self.buffers.borrow_mut().clear();
+        for slot in self.into_scopes.take() {
+            if !slot.is_done() {
+                slot.inner.seat.landing().answers.set_sink(slot.slot, Box::new(|_, _| {}));
+            }
+        }
     }
 }
 
 impl Drop for Kept {
     /// A rank that ends without having completed its transfers leaves the memory to the network.
     fn drop(&mut self) {
-        std::mem::forget(std::mem::take(&mut *self.0.borrow_mut()));
+        std::mem::forget(self.buffers.take());
     }
 }
 
-/// A transfer with another node that is under way. Its scope outlives it.
+/// A transfer that is under way. Its scope outlives it.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     inner: Rc<Inner>,
     site: Site,
-    started: Started,
+    /// By the network itself.
+    started: Option<Started>,
+    /// By messages.
+    asked: Option<Rc<Given>>,
 }
 
 impl Job {
@@ -145,14 +215,41 @@ impl Drop for Completed<'_> {
 
 impl<'s, 'env> Scope<'s, 'env> {
     /// Starts reading `dst.len()` values.
+    #[inline(always)]
     #[track_caller]
     pub fn get_ptr<T: Pod>(&'s self, from: GlobalPtr<T>, dst: &'s mut [T]) -> Event<'s, &'s mut [T]> {
+        if let [one] = dst
+            && let Some(value) = self.job.reach().get(from.place())
+        {
+            *one = value;
+            return Event::ready(dst);
+        }
+        self.get_ptr_otherwise(from, dst)
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn get_ptr_otherwise<T: Pod>(&'s self, from: GlobalPtr<T>, dst: &'s mut [T]) -> Event<'s, &'s mut [T]> {
         Event::borrowed(from.start_get(self.job, "get_ptr", dst), dst)
     }
 
     /// Starts writing all of `src`.
+    #[inline(always)]
     #[track_caller]
     pub fn put_ptr<T: Pod>(&'s self, to: GlobalPtr<T>, src: &'s [T]) -> Event<'s, ()> {
+        if let [value] = src
+            && self.job.reach().put(to.place(), *value).is_some()
+        {
+            return Event::ready(());
+        }
+        self.put_ptr_otherwise(to, src)
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn put_ptr_otherwise<T: Pod>(&'s self, to: GlobalPtr<T>, src: &'s [T]) -> Event<'s, ()> {
         Event::borrowed(to.start_put(self.job, "put_ptr", src), ())
     }
 
@@ -166,17 +263,41 @@ impl<'s, 'env> Scope<'s, 'env> {
 
 impl Transfer {
     pub fn new(inner: Rc<Inner>, site: Site, started: Started) -> Transfer {
-        Transfer { inner, site, started }
+        Transfer { inner, site, started: Some(started), asked: None }
+    }
+
+    /// One that goes by the network and by messages, if there is any of it.
+    pub fn of_both(inner: &Rc<Inner>, site: Site, started: Option<Started>, asked: Option<Given>) -> Option<Transfer> {
+        let (is_any, asked) = (started.is_some() || asked.is_some(), asked.map(Rc::new));
+        is_any.then(|| Transfer { inner: inner.clone(), site, started, asked })
+    }
+
+    /// The same whose answers go to memory that a scope borrows: nothing is written there after the scope, not even when
+    /// the event is forgotten.
+    pub fn into_scope(self) -> Transfer {
+        if let Some(asked) = &self.asked {
+            self.inner.kept.keep_slot(asked);
+        }
+        self
     }
 
     /// Waits for it.
     pub fn complete(&self) {
-        self.inner.complete_transfer(self.site, &self.started);
+        if let Some(started) = &self.started {
+            self.inner.complete_transfer(self.site, started);
+        }
+        if let Some(asked) = &self.asked {
+            asked.complete();
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.started.as_ref().is_none_or(|started| self.inner.is_complete(started))
+            && self.asked.as_ref().is_none_or(|asked| asked.is_done())
     }
 
     fn test(&self) -> bool {
-        let is_complete = || self.inner.is_complete(&self.started);
-        is_complete() || (self.inner.progress() && is_complete())
+        self.is_complete() || (self.inner.progress() && self.is_complete())
     }
 }
 
@@ -194,19 +315,74 @@ impl Inner {
         let started = unsafe { rma::start_get(&self.seat, site, at, dst.as_mut_ptr(), dst.len()) };
         self.unless_outside(started)
     }
+
+    /// Asks ranks for runs; they come to the slot, and from there to `dst`.
+    pub fn start_get_runs(
+        self: &Rc<Self>,
+        site: Site,
+        half: Half,
+        packets: Vec<(u32, Packet)>,
+        dst: &mut [u8],
+    ) -> Option<Given> {
+        // SAFETY: nobody uses `dst` until the answers have come, or nothing comes any more: whoever started it either
+        // drops the slot before its borrow of `dst` ends, or has it kept (`into_scope`) until the scope that borrows ends,
+        // by `complete_far`, which takes the sink away where answers are missing.
+        match unsafe { reference::start_get_runs(&self.seat, site, half, packets, dst) } {
+            Ok(slot) => Some(Given::new(self.clone(), site, slot)),
+            Err(aborted) => {
+                self.unless_over(Err::<(), _>(aborted));
+                None
+            }
+        }
+    }
+}
+
+impl<R> Drop for Event<'_, R> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        match *self.state {
+            State::Ready(_) if !needs_drop::<R>() => {}
+            State::Taken => {}
+            _ => self.drop_slowly(),
+        }
+    }
 }
 
 impl<R> Event<'_, R> {
+    #[inline(always)]
     fn of(state: State<R>) -> Self {
-        Event { state, _s: PhantomData, _not_send: PhantomData }
+        Event { state: ManuallyDrop::new(state), _s: PhantomData, _not_send: PhantomData }
+    }
+
+    /// What it was, which it is no longer.
+    #[inline(always)]
+    fn take(&mut self) -> State<R> {
+        std::mem::replace(&mut self.state, State::Taken)
+    }
+
+    #[inline(never)]
+    fn drop_slowly(&mut self) {
+        drop(self.take());
+    }
+
+    /// Of something that is complete.
+    #[inline(always)]
+    pub(crate) fn ready(value: R) -> Self {
+        Self::of(State::Ready(value))
+    }
+
+    /// Of a question whose answers come to this slot.
+    pub(crate) fn asked(slot: Given, with: u64, read: fn(u64, u64) -> R) -> Self {
+        Self::of(State::Asked(Asked { slot, with, read }))
     }
 
     /// Of a transfer, if it is not complete, with memory that a scope borrows.
+    #[inline]
     pub(crate) fn borrowed(transfer: Option<Transfer>, value: R) -> Self {
-        Self::of(match transfer {
-            Some(transfer) => State::Far(transfer, value),
-            None => State::Ready(value),
-        })
+        match transfer {
+            Some(transfer) => Self::of(State::Far(transfer, value)),
+            None => Self::ready(value),
+        }
     }
 
     /// The same with memory that comes along.
@@ -226,11 +402,25 @@ impl<R> Event<'_, R> {
 
     /// Waits, and serves others meanwhile; hands back the buffer of a transfer or the result of a call. If the called
     /// function panicked, so does this, with its words.
+    #[inline]
     #[track_caller]
-    pub fn wait(self) -> R {
-        match self.state {
+    pub fn wait(mut self) -> R {
+        match self.take() {
+            State::Ready(value) => value,
+            state => Self::wait_for(state),
+        }
+    }
+
+    #[inline(never)]
+    #[track_caller]
+    fn wait_for(state: State<R>) -> R {
+        match state {
             State::Ready(value) => value,
             State::Call(pend) => pend.wait(),
+            State::Asked(Asked { slot, with, read }) => {
+                slot.complete();
+                read(slot.value(), with)
+            }
             State::Far(transfer, value) => {
                 transfer.complete();
                 value
@@ -246,10 +436,23 @@ impl<R> Event<'_, R> {
     /// Is it complete? Makes progress if it is not.
     #[track_caller]
     pub fn test(&mut self) -> bool {
-        match &self.state {
+        match &*self.state {
             State::Call(pend) => pend.test(),
+            State::Asked(asked) => asked.slot.test(),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.test(),
             _ => true,
+        }
+    }
+}
+
+impl<R> Event<'_, R> {
+    /// Is it complete? Makes no progress.
+    pub(crate) fn is_complete(&self) -> bool {
+        match &*self.state {
+            State::Call(pend) => pend.is_done(),
+            State::Asked(asked) => asked.slot.is_done(),
+            State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.is_complete(),
+            State::Ready(_) | State::Taken => true,
         }
     }
 }
@@ -264,9 +467,10 @@ impl<R> Future for Event<'_, R> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        match std::mem::replace(&mut self.state, State::Taken) {
+        match self.take() {
             State::Ready(value) => Poll::Ready(value),
             State::Call(pend) => Poll::Ready(pend.take()),
+            State::Asked(Asked { slot, with, read }) => Poll::Ready(read(slot.value(), with)),
             State::Far(_, value) => Poll::Ready(value),
             State::Owned(mut owned) => Poll::Ready(owned.take()),
             State::Taken => panic!("this event was already polled to its end"),

@@ -324,6 +324,16 @@ impl Spread {
         matches!(self.layout.shape, Shape::Cyclic { block: 0, .. }).then_some(self.layout.first)
     }
 
+    /// Whether the parts, in turn from the first member's on, are the array: no member has more than one block. (Not said
+    /// of tiles and bricks, unless there is one.)
+    pub fn is_in_a_row(&self) -> bool {
+        let blocks = || match self.layout.shape {
+            Shape::Bricks { .. } => false,
+            _ => self.block().is_none_or(|block| block.saturating_mul(self.members) >= self.len),
+        };
+        self.members == 1 || blocks()
+    }
+
     /// Where element `i` is: who has it, and its index in that member's part. The caller has checked that `i < len`;
     /// else the answer means nothing.
     #[inline(always)]
@@ -405,14 +415,22 @@ impl Spread {
         let (spread, Range { mut start, end }) = (self.clone(), range);
         iter::from_fn(move || {
             (start < end).then(|| {
-                let (member, k) = spread.locate(start);
-                let run = spread.run(member);
-                let count = (run - k % run).min(end - start);
+                let (member, k, together) = spread.stretch(start);
+                let count = together.min(end - start);
                 let global = start..start + count;
                 start = global.end;
                 Piece { member, local: k..k + count, global }
             })
         })
+    }
+
+    /// Where element `i` is, as [`locate`](Spread::locate) says, and how many elements from it on are neighbours in the array
+    /// as well as in that member's part (not counting where the array ends).
+    #[inline]
+    pub fn stretch(&self, i: usize) -> (usize, usize, usize) {
+        let (member, k) = self.locate(i);
+        let run = self.run(member);
+        (member, k, run - k % run)
     }
 
     /// The member whose turn it is `turns` after the first one's.

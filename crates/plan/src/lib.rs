@@ -2,6 +2,7 @@
 //!
 //! - [`layout`]: which member of a team holds which elements of an array, and where.
 //! - [`mod@pointer`]: how a pointer to one such element moves.
+//! - [`region`]: which elements a copy takes, and in which order.
 //!
 //! Guaranteed: everything here is arithmetic on numbers. The same question has the same answer on every member, so
 //! nobody needs to ask another.
@@ -13,3 +14,4 @@
 mod divide;
 pub mod layout;
 pub mod pointer;
+pub mod region;

@@ -374,6 +374,87 @@ impl Cyclic {
     }
 }
 
+/// A table that lies in two parts, by hand: addresses and arithmetic, no check.
+pub struct Table {
+    parts: Vec<*mut u64>,
+    /// An index, shifted by this, is a rank.
+    shift: u32,
+    len: usize,
+}
+
+impl Table {
+    /// Collective: over the memory of `array`, whose parts have a power of two of words, and which outlives it.
+    pub fn new(job: &Job, array: &mut SharedArray<u64>) -> Table {
+        let len = array.len();
+        let part = array.local_len();
+        assert!(part.is_power_of_two() && part * job.size() == len && len.is_power_of_two());
+        let address = |part: &[u64]| std::ptr::with_exposed_provenance_mut(part.as_ptr().expose_provenance());
+        let parts = array.freeze(|view| job.ranks().map(|r| address(view.part(r).expect("on this node"))).collect());
+        Table { parts, shift: part.ilog2(), len }
+    }
+
+    /// So many updates from a number of the stream on, by loads and stores; the last number.
+    #[inline(never)]
+    pub fn plain(&self, stream: u64, times: usize) -> u64 {
+        self.update(stream, times, |p, x| {
+            // SAFETY: a word of the array (`locate`), outside of phases: there are no references to it. Others may write
+            // it at the same time, as is measured; volatile accesses stay whole instructions.
+            unsafe { p.write_volatile(p.read_volatile() ^ x) }
+        })
+    }
+
+    /// The same by atomics.
+    #[inline(never)]
+    pub fn atomic(&self, stream: u64, times: usize) -> u64 {
+        self.update(stream, times, |p, x| {
+            // SAFETY: as above, and aligned.
+            unsafe { AtomicU64::from_ptr(p) }.fetch_xor(x, AcqRel);
+        })
+    }
+
+    #[inline(always)]
+    fn update(&self, stream: u64, times: usize, update: impl Fn(*mut u64, u64)) -> u64 {
+        let (mask, inside) = (self.len - 1, (1 << self.shift) - 1);
+        (0..times).fold(stream, |x, _| {
+            let x = super::atomics::next(x);
+            let i = x as usize & mask;
+            update(self.parts[i >> self.shift].wrapping_add(i & inside), x);
+            x
+        })
+    }
+}
+
+/// The CPU's addition to a word, `times` times; the sum of what it was.
+#[inline(never)]
+pub fn fetch_add(job: &Job, word: GlobalPtr<u64>, times: usize) -> u64 {
+    let word = raw(job, word.cast(), 8).cast::<u64>();
+    assert!(word.is_aligned());
+    // SAFETY: aligned and in a segment, into which no reference exists; used as an atomic only.
+    let word = unsafe { AtomicU64::from_ptr(word) };
+    (0..times).fold(0, |sum: u64, _| sum.wrapping_add(word.fetch_add(1, AcqRel)))
+}
+
+/// Addresses of words.
+pub struct Stores(Vec<*mut u64>);
+
+impl Stores {
+    /// Of these words.
+    pub fn new(job: &Job, places: &[GlobalPtr<u64>]) -> Stores {
+        let stores = Stores(places.iter().map(|p| raw(job, p.cast(), 8).cast()).collect());
+        assert!(stores.0.iter().all(|p| p.is_aligned()));
+        stores
+    }
+
+    /// Stores a value to each.
+    #[inline(never)]
+    pub fn put(&self, src: &[u64]) {
+        for (&to, value) in self.0.iter().zip(src) {
+            // SAFETY: a word of a segment, aligned (`new`), which no other rank uses meanwhile.
+            unsafe { to.write_volatile(*value) };
+        }
+    }
+}
+
 /// `malloc` and `free` of a zeroed block of so many bytes, `times` times.
 #[inline(never)]
 pub fn malloc_free(len: usize, times: usize) {
@@ -405,6 +486,21 @@ pub fn copy_in(job: &Job, dst: &mut [u8], src: GlobalPtr<u8>, times: usize) {
     for _ in 0..times {
         // SAFETY: as for `copy_out`, in the other direction.
         unsafe { libc::memcpy(black_box(dst.as_mut_ptr()).cast(), black_box(src).cast(), dst.len()) };
+    }
+}
+
+/// Copies runs of `RUN` values, which follow each other in `src`, to places `STRIDE` values apart, `times` times. Run and
+/// stride are known to the compiler.
+#[inline(never)]
+pub fn copy_runs<const RUN: usize, const STRIDE: usize>(job: &Job, dst: GlobalPtr<u64>, src: &[u64], times: usize) {
+    let runs = src.len() / RUN;
+    let dst = raw(job, dst.cast(), 8 * STRIDE * runs).cast::<u64>();
+    for _ in 0..times {
+        let (dst, src) = (black_box(dst), black_box(src.as_ptr()));
+        for i in 0..runs {
+            // SAFETY: as for `copy_out`, for each run, which lies inside both.
+            unsafe { std::ptr::copy_nonoverlapping(src.add(i * RUN), dst.add(i * STRIDE), RUN) };
+        }
     }
 }
 

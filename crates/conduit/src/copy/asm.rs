@@ -80,6 +80,40 @@ width!(
 );
 
 /// # Safety
+/// 16 bytes are valid on both sides and do not overlap.
+#[inline(always)]
+pub unsafe fn copy_16(to: *mut u8, from: *const u8) {
+    // SAFETY: a load and a store of 16 bytes of any alignment, for which the caller has vouched; no stack, no flags.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!("movups {a}, [{f}]", "movups [{t}], {a}",
+            a = out(xmm_reg) _, f = in(reg) from, t = in(reg) to, options(nostack, preserves_flags));
+        #[cfg(target_arch = "aarch64")]
+        asm!("ldr {a:q}, [{f}]", "str {a:q}, [{t}]",
+            a = out(vreg) _, f = in(reg) from, t = in(reg) to, options(nostack, preserves_flags));
+    }
+}
+
+/// # Safety
+/// 64 bytes are valid on both sides and do not overlap.
+#[inline(always)]
+pub unsafe fn copy_64(to: *mut u8, from: *const u8) {
+    // SAFETY: loads and stores of 64 bytes of any alignment, for which the caller has vouched; no stack, no flags.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!("movups {a}, [{f}]", "movups {b}, [{f} + 16]", "movups {c}, [{f} + 32]", "movups {d}, [{f} + 48]",
+            "movups [{t}], {a}", "movups [{t} + 16], {b}", "movups [{t} + 32], {c}", "movups [{t} + 48], {d}",
+            a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+            f = in(reg) from, t = in(reg) to, options(nostack, preserves_flags));
+        #[cfg(target_arch = "aarch64")]
+        asm!("ldp {a:q}, {b:q}, [{f}]", "ldp {c:q}, {d:q}, [{f}, #32]",
+            "stp {a:q}, {b:q}, [{t}]", "stp {c:q}, {d:q}, [{t}, #32]",
+            a = out(vreg) _, b = out(vreg) _, c = out(vreg) _, d = out(vreg) _,
+            f = in(reg) from, t = in(reg) to, options(nostack, preserves_flags));
+    }
+}
+
+/// # Safety
 /// `len` bytes are valid on both sides and do not overlap.
 #[inline(always)]
 pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {

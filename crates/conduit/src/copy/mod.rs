@@ -88,6 +88,140 @@ pub unsafe fn write(to: *mut u8, from: *const u8, len: usize) {
     unsafe { arch::copy(to, from, len) }
 }
 
+/// Runs of bytes at one distance on either side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// Bytes of each.
+    pub len: usize,
+    /// How many there are.
+    pub count: usize,
+    /// How far each begins after the one before in shared memory.
+    pub there: usize,
+    /// The same in private memory.
+    pub here: usize,
+}
+
+impl Runs {
+    /// From the first byte of the first to the last of the last, if they are at this distance; `None` beyond all numbers.
+    #[inline(always)]
+    fn span(&self, stride: usize) -> Option<usize> {
+        match self.count {
+            0 => Some(0),
+            count => (count - 1).checked_mul(stride)?.checked_add(self.len),
+        }
+    }
+
+    /// How many bytes of shared memory they lie in.
+    #[inline(always)]
+    pub fn span_there(&self) -> Option<usize> {
+        self.span(self.there)
+    }
+
+    /// How many bytes of private memory they lie in.
+    #[inline(always)]
+    pub fn span_here(&self) -> Option<usize> {
+        self.span(self.here)
+    }
+
+    /// Is each of them a word of so many bytes, aligned if it is where the first is?
+    #[inline(always)]
+    fn are_words(&self, shared: *const u8, n: usize) -> bool {
+        self.len == n && shared.addr().is_multiple_of(n) && self.there.is_multiple_of(n)
+    }
+}
+
+/// The longest runs that are copied in line; beyond that the C library's copy is as fast.
+const IN_LINE: usize = 256;
+
+/// # Safety
+/// As for [`write_runs`] or [`read_runs`].
+#[inline(always)]
+unsafe fn each(runs: Runs, to: (*mut u8, usize), from: (*const u8, usize), one: impl Fn(*mut u8, *const u8)) {
+    let ((mut to, to_stride), (mut from, from_stride)) = (to, from);
+    for _ in 0..runs.count {
+        one(to, from);
+        // Past the last one this is no address; it is not used.
+        (to, from) = (to.wrapping_add(to_stride), from.wrapping_add(from_stride));
+    }
+}
+
+/// # Safety
+/// `len` bytes are valid on both sides and do not overlap; they are a multiple of 16.
+#[inline(always)]
+unsafe fn in_line(to: *mut u8, from: *const u8, len: usize) {
+    let mut done = 0;
+    // SAFETY: inside the bytes for which the caller vouches.
+    unsafe {
+        while len - done >= 64 {
+            arch::copy_64(to.add(done), from.add(done));
+            done += 64;
+        }
+        while done < len {
+            arch::copy_16(to.add(done), from.add(done));
+            done += 16;
+        }
+    }
+}
+
+/// Copies runs into shared memory. Aligned words of 1, 2, 4 or 8 bytes do not tear.
+///
+/// # Safety
+/// As for [`write`], for each run.
+#[inline]
+pub unsafe fn write_runs(to: *mut u8, from: *const u8, runs: Runs) {
+    let ends = ((to, runs.there), (from, runs.here));
+    // SAFETY: each run is passed on to the caller; a word has the length and, in shared memory, the alignment that was
+    // tested, and private memory is read as it lies.
+    unsafe {
+        match runs.len {
+            64 => each(runs, ends.0, ends.1, |to, from| arch::copy_64(to, from)),
+            1 => each(runs, ends.0, ends.1, |to, from| arch::store_1(to, from.read())),
+            2 if runs.are_words(to, 2) => {
+                each(runs, ends.0, ends.1, |to, from| arch::store_2(to, from.cast::<u16>().read_unaligned()));
+            }
+            4 if runs.are_words(to, 4) => {
+                each(runs, ends.0, ends.1, |to, from| arch::store_4(to, from.cast::<u32>().read_unaligned()));
+            }
+            8 if runs.are_words(to, 8) => {
+                each(runs, ends.0, ends.1, |to, from| arch::store_8(to, from.cast::<u64>().read_unaligned()));
+            }
+            n if n <= IN_LINE && n.is_multiple_of(16) => {
+                each(runs, ends.0, ends.1, |to, from| in_line(to, from, n));
+            }
+            n => each(runs, ends.0, ends.1, |to, from| arch::copy(to, from, n)),
+        }
+    }
+}
+
+/// Copies runs out of shared memory. Aligned words of 1, 2, 4 or 8 bytes do not tear.
+///
+/// # Safety
+/// As for [`read`], for each run.
+#[inline]
+pub unsafe fn read_runs(to: *mut u8, from: *const u8, runs: Runs) {
+    let ends = ((to, runs.here), (from, runs.there));
+    // SAFETY: as for `write_runs`, with the sides exchanged.
+    unsafe {
+        match runs.len {
+            64 => each(runs, ends.0, ends.1, |to, from| arch::copy_64(to, from)),
+            1 => each(runs, ends.0, ends.1, |to, from| to.write(arch::load_1(from))),
+            2 if runs.are_words(from, 2) => {
+                each(runs, ends.0, ends.1, |to, from| to.cast::<u16>().write_unaligned(arch::load_2(from)));
+            }
+            4 if runs.are_words(from, 4) => {
+                each(runs, ends.0, ends.1, |to, from| to.cast::<u32>().write_unaligned(arch::load_4(from)));
+            }
+            8 if runs.are_words(from, 8) => {
+                each(runs, ends.0, ends.1, |to, from| to.cast::<u64>().write_unaligned(arch::load_8(from)));
+            }
+            n if n <= IN_LINE && n.is_multiple_of(16) => {
+                each(runs, ends.0, ends.1, |to, from| in_line(to, from, n));
+            }
+            n => each(runs, ends.0, ends.1, |to, from| arch::copy(to, from, n)),
+        }
+    }
+}
+
 /// Zeroes a few words of shared memory.
 ///
 /// # Safety
@@ -148,6 +282,42 @@ mod tests {
             assert_eq!(load::<[u8; 8]>(p), [1, 2, 3, 4, 5, 6, 7, 8]);
             store(p, ());
         }
+    }
+
+    #[test]
+    fn runs_of_every_length_and_distance_arrive() {
+        let source: Vec<u8> = (0..4000).map(|i| (i * 7 + i / 256) as u8).collect();
+        for len in (0..70).chain([80, 96, 128, 144, 240, 256, 272, 300]) {
+            for (count, there, here, shift) in
+                [(0, 9, 9, 0), (1, 0, 0, 3), (5, len, len + 3, 1), (7, len + 8, len, 8), (4, len + 5, 0, 0)]
+            {
+                let runs = Runs { len, count, there, here };
+                let (there_len, here_len) = (runs.span_there().unwrap(), runs.span_here().unwrap());
+                assert_eq!(
+                    (there_len, here_len),
+                    match count {
+                        0 => (0, 0),
+                        n => ((n - 1) * there + len, (n - 1) * here + len),
+                    }
+                );
+                let (mut shared, mut wanted) = (vec![0xa5u8; 4000], vec![0xa5u8; 4000]);
+                for i in 0..count {
+                    wanted[shift + i * there..][..len].copy_from_slice(&source[1 + i * here..][..len]);
+                }
+                // SAFETY: the runs lie in three different vectors, long enough, and nobody else knows them.
+                unsafe { write_runs(shared.as_mut_ptr().add(shift), source.as_ptr().add(1), runs) };
+                assert_eq!(shared, wanted, "{runs:?}");
+                let (mut back, mut wanted) = (vec![0x5au8; 4000], vec![0x5au8; 4000]);
+                for i in 0..count {
+                    wanted[1 + i * here..][..len].copy_from_slice(&shared[shift + i * there..][..len]);
+                }
+                // SAFETY: as above.
+                unsafe { read_runs(back.as_mut_ptr().add(1), shared.as_ptr().add(shift), runs) };
+                assert_eq!(back, wanted, "{runs:?}");
+            }
+        }
+        let huge = Runs { len: 2, count: usize::MAX, there: 2, here: usize::MAX };
+        assert_eq!((huge.span_there(), huge.span_here()), (None, None));
     }
 
     #[test]

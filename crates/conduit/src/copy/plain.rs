@@ -37,6 +37,20 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
 }
 
 /// # Safety
+/// 16 bytes are valid on both sides and do not overlap.
+pub unsafe fn copy_16(to: *mut u8, from: *const u8) {
+    // SAFETY: passed on to the caller.
+    unsafe { copy(to, from, 16) }
+}
+
+/// # Safety
+/// 64 bytes are valid on both sides and do not overlap.
+pub unsafe fn copy_64(to: *mut u8, from: *const u8) {
+    // SAFETY: passed on to the caller.
+    unsafe { copy(to, from, 64) }
+}
+
+/// # Safety
 /// `len` bytes from `to` are valid.
 pub unsafe fn zero(to: *mut u8, len: usize) {
     for i in 0..len {

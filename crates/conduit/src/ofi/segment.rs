@@ -11,7 +11,7 @@ use crate::am::{Arrival, Handler};
 use crate::contract::{At, Conduit, Failure, Half, Outside};
 use crate::ranks::Ranks;
 use crate::record::Site;
-use crate::reference::{EXTENT, EXTENT_IS};
+use crate::reference::{EXTENT, EXTENT_IS, Question};
 use crate::shm;
 use crate::shm::segment::Exhausted;
 use std::collections::BTreeMap;
@@ -116,9 +116,9 @@ pub(super) fn check(seat: &shm::Seat, site: Site, at: At, len: usize) -> Result<
     if known() {
         return Ok(());
     }
-    let begun = seat.landing().count();
-    seat.request(site, at.rank, EXTENT, &(), &[])?;
-    seat.wait(site, || seat.landing().count() != begun)?;
+    let asked = Question::new(seat, 1);
+    seat.request(site, at.rank, EXTENT, &u64::from(asked.slot), &[])?;
+    asked.wait(seat, site)?;
     if known() {
         return Ok(());
     }
@@ -131,19 +131,23 @@ impl Handler for OnExtent {
     fn run(&self, arrival: &Arrival<'_>) {
         let extents = arrival.node().net().map(|net| &net.extents[arrival.target()]);
         let all = extents.map_or([0; 5], |e| [0, 1, 2, 3, 4].map(|i| e.0[i].load(Acquire)));
-        arrival.reply(EXTENT_IS, &all, &[]);
+        let (slot, _) = arrival.open::<u64>();
+        let [a, b, c, d, e] = all;
+        arrival.reply(EXTENT_IS, &[slot, a, b, c, d, e], &[]);
     }
 }
 
 pub(crate) struct OnExtentIs;
 impl Handler for OnExtentIs {
     fn run(&self, arrival: &Arrival<'_>) {
-        let (all, _) = arrival.open::<[u64; 5]>();
+        let ([slot, all @ ..], _) = arrival.open::<[u64; 6]>();
         if let Some(net) = arrival.node().net() {
             let extent = &net.extents[arrival.source()];
             extent.0.iter().zip(all).for_each(|(e, n)| _ = e.fetch_max(n, Release));
         }
-        arrival.landing().one_more();
+        if !slot.try_into().is_ok_and(|slot| arrival.landing().answers.answer(slot, 0)) {
+            arrival.bad(&"an answer to nothing");
+        }
     }
 }
 

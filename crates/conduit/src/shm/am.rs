@@ -12,7 +12,7 @@
 //! no requests until some have gone; it still takes replies, so those who wait for one get it.
 
 use crate::am::{Arrival, BESIDE, Body, Handler, IN_BUFFER, INLINE, Landing, Way};
-use crate::contract::{At, Atomic, Conduit, Failure, Half};
+use crate::contract::{At, Conduit, Failure, Half};
 use crate::copy;
 use crate::ofi::{self, Net};
 use crate::pool::{self, Pool};
@@ -25,6 +25,7 @@ use crate::shm::progress::{Helper, Rest};
 use crate::shm::{Node, Seat};
 use crate::sync::{full_fence, ticks_per_us};
 use crate::wait::{Aborted, Bell, Step};
+use crate::word::Atomic;
 use bytemuck::{Pod, bytes_of, bytes_of_mut};
 use std::cell::{Cell, RefCell};
 use std::sync::PoisonError;
@@ -98,6 +99,11 @@ impl Node {
     /// Wakes a near rank if it sleeps.
     pub(crate) fn ring(&self, near: usize) {
         self.mail.peers[near].bell().ring();
+    }
+
+    /// Wakes a rank of this node if it sleeps; for what is not a message.
+    pub fn wake(&self, rank: usize) {
+        self.ring(self.ranks.near(rank));
     }
 
     /// The handler with this number.
@@ -484,7 +490,7 @@ impl Conduit for Seat {
             return reference::atomic(self, site, at, what);
         }
         let (reach, at) = self.node.half(at);
-        let outside = || reach.check(at, what.width()).err();
+        let outside = || reach.check(at, what.width.into()).err();
         reach.atomic(at, what).ok_or_else(|| outside().map_or(Failure::NotAWord, Failure::Outside))
     }
 }
@@ -530,7 +536,7 @@ mod tests {
             let ([n, reply], payload) = arrival.open::<[u64; 2]>();
             let at = At { rank: arrival.target() as u32, offset: 4096 };
             let sum = n + payload.iter().map(|&b| u64::from(b)).sum::<u64>();
-            arrival.reach().atomic(at, Atomic::new(crate::contract::Op::Add, 8, sum, 0)).unwrap();
+            arrival.reach().atomic(at, Atomic::on_u64(crate::word::Op::Add, sum)).unwrap();
             if reply != 0 {
                 arrival.reply(21, &[n, 0], payload);
             }
@@ -608,7 +614,7 @@ mod tests {
 
     /// What every conduit promises of memory, by copies and by messages.
     fn memory(c: &impl Conduit) {
-        use crate::contract::Op;
+        use crate::word::{Kind, Op, Order};
         let at = |rank, offset| At { rank, offset };
         for (len, offset) in [(0, 4096), (1, 5001), (2, 5002), (8, 5008), (9, 5003), (70_000, 8192), (200_001, 300_001)]
         {
@@ -623,30 +629,74 @@ mod tests {
         for bad in [at(9, 4096), at(0, 0), at(0, 4095), at(1, c.half_len(Half::Open) - 7), at(1, u64::MAX)] {
             assert!(matches!(c.put(SITE(), bad, &[1; 8]), Err(Failure::Outside(_))), "{bad:?}");
             assert!(matches!(c.get(SITE(), bad, &mut [1; 8]), Err(Failure::Outside(_))), "{bad:?}");
-            let load = Atomic::new(Op::Load, 8, 0, 0);
+            let load = Atomic::on_u64(Op::Load, 0);
             assert!(matches!(c.atomic(SITE(), bad, load), Err(Failure::Outside(_))), "{bad:?}");
         }
         let mut word = u64::MAX - 4;
         assert_eq!(c.put(SITE(), at(1, 4104), &word.to_ne_bytes()), Ok(()));
-        let mut expect = |op, x, e, new: u64| {
-            assert_eq!(c.atomic(SITE(), at(1, 4104), Atomic::new(op, 8, x, e)), Ok(word), "{op:?}");
+        let mut expect = |op, kind, x, expected, new: u64| {
+            for order in [Order::Relaxed, Order::Both, Order::Strict] {
+                let what = Atomic { op, kind, width: 8, order, operand: x, expected };
+                // Without a change first, so that all orders find the same.
+                let load = Atomic { op: Op::Load, ..what };
+                assert_eq!(c.atomic(SITE(), at(1, 4104), load), Ok(word), "{op:?}");
+                let old = if op == Op::Store { 0 } else { word };
+                assert_eq!(c.atomic(SITE(), at(1, 4104), what), Ok(old), "{op:?}");
+                assert_eq!(c.atomic(SITE(), at(1, 4104), load), Ok(new), "{op:?}");
+                assert_eq!(c.put(SITE(), at(1, 4104), &word.to_ne_bytes()), Ok(()));
+            }
+            assert_eq!(c.put(SITE(), at(1, 4104), &new.to_ne_bytes()), Ok(()));
             word = new;
         };
-        expect(Op::Add, 10, 0, 5);
-        expect(Op::Swap, 12, 0, 12);
-        expect(Op::CompareExchange, 1, 2, 12);
-        expect(Op::CompareExchange, 6, 12, 6);
-        expect(Op::And, 3, 0, 2);
-        expect(Op::Or, 8, 0, 10);
-        expect(Op::Xor, 2, 0, 8);
-        expect(Op::Min, 9, 0, 8);
-        expect(Op::Max, 9, 0, 9);
-        expect(Op::MinSigned, -3i64 as u64, 0, -3i64 as u64);
-        expect(Op::MaxSigned, 4, 0, 4);
-        expect(Op::Load, 0, 0, 4);
-        let narrow = Atomic::new(Op::Add, 4, u64::from(u32::MAX), 0);
-        assert_eq!((c.atomic(SITE(), at(1, 4104), narrow), c.atomic(SITE(), at(1, 4104), narrow)), (Ok(4), Ok(3)));
-        assert_eq!(c.atomic(SITE(), at(1, 4105), narrow), Err(Failure::NotAWord));
+        let (unsigned, signed, float) = (Kind::Unsigned, Kind::Signed, Kind::Float);
+        expect(Op::Add, unsigned, 10, 0, 5);
+        expect(Op::Swap, unsigned, 12, 0, 12);
+        expect(Op::CompareExchange, unsigned, 1, 2, 12);
+        expect(Op::CompareExchange, unsigned, 6, 12, 6);
+        expect(Op::And, unsigned, 3, 0, 2);
+        expect(Op::Or, unsigned, 8, 0, 10);
+        expect(Op::Xor, unsigned, 2, 0, 8);
+        expect(Op::Min, unsigned, 9, 0, 8);
+        expect(Op::Max, unsigned, 9, 0, 9);
+        expect(Op::Mul, unsigned, 1 << 63 | 3, 0, 1 << 63 | 27);
+        expect(Op::Store, unsigned, 9, 0, 9);
+        expect(Op::Min, signed, -3i64 as u64, 0, -3i64 as u64);
+        expect(Op::Mul, signed, -7i64 as u64, 0, 21);
+        expect(Op::Max, signed, -4i64 as u64, 0, 21);
+        let f = f64::to_bits;
+        expect(Op::Store, float, f(-1.5), 0, f(-1.5));
+        expect(Op::Add, float, f(4.0), 0, f(2.5));
+        expect(Op::Mul, float, f(-2.0), 0, f(-5.0));
+        expect(Op::Min, float, f(-4.0), 0, f(-5.0));
+        expect(Op::Max, float, f(f64::NAN), 0, f(-5.0));
+        expect(Op::Max, float, f(0.5), 0, f(0.5));
+        expect(Op::CompareExchange, float, f(0.0), f(0.5), f(0.0));
+        expect(Op::CompareExchange, float, f(1.0), f(-0.0), f(0.0));
+        let narrow = |op, kind, operand: u32| {
+            let what = Atomic { op, kind, width: 4, order: Order::Both, operand: operand.into(), expected: 0 };
+            c.atomic(SITE(), at(1, 4104), what)
+        };
+        assert_eq!(narrow(Op::Store, unsigned, 4), Ok(0));
+        assert_eq!(narrow(Op::Add, unsigned, u32::MAX), Ok(4));
+        assert_eq!(narrow(Op::Mul, signed, -2i32 as u32), Ok(3));
+        assert_eq!(narrow(Op::Min, unsigned, 7), Ok(-6i32 as u32 as u64));
+        assert_eq!(narrow(Op::Swap, float, 1.5f32.to_bits()), Ok(7));
+        assert_eq!(narrow(Op::Add, float, 0.5f32.to_bits()), Ok(1.5f32.to_bits().into()));
+        assert_eq!(narrow(Op::Load, float, 0), Ok(2.0f32.to_bits().into()));
+        let crooked = Atomic { width: 4, ..Atomic::on_u64(Op::Load, 0) };
+        assert_eq!(c.atomic(SITE(), at(1, 4105), crooked), Err(Failure::NotAWord));
+    }
+
+    #[test]
+    fn only_atomics_that_there_are_travel() {
+        use crate::word::Op;
+        let good = Atomic::on_u64(Op::Xor, 3).encode();
+        assert_eq!(Atomic::decode(good), Some(Atomic::on_u64(Op::Xor, 3)));
+        for byte in 0..8 {
+            let bad = [good[0] | 0xf0 << (8 * byte), good[1], good[2]];
+            assert_eq!(Atomic::decode(bad), None, "{byte}");
+        }
+        assert_eq!(Atomic::decode([good[0] | 2 << 8, 0, 0]), None, "bits of floats");
     }
 
     #[test]

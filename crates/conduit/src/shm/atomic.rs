@@ -1,43 +1,38 @@
 //! Atomics between ranks of a node: the CPU's own, on the word where it lies.
 
-use crate::contract::{At, Atomic, Op};
-use crate::shm::rma::Reach;
-use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+use crate::contract::At;
+use crate::shm::rma::{Mapped, Reach};
+use crate::word::{Atomic, apply_32, apply_64};
+use bytemuck::Pod;
 
 impl Reach {
     /// Does this to the word there; its old value, or `None` if it does not lie in a segment that is mapped here or is not
     /// aligned.
-    #[inline]
+    #[inline(always)]
     pub fn atomic(&self, at: At, what: Atomic) -> Option<u64> {
-        let p = self.locate(at, what.width()).filter(|p| p.addr().is_multiple_of(what.width()))?;
-        macro_rules! apply {
-            ($word:ty, $signed:ty, $t:ty, $s:ty) => {{
-                // SAFETY: aligned, inside a segment; every access to segments that is not atomic is made by the copy
-                // routine, which is opaque to the compiler, and the machine keeps aligned words whole.
-                let (word, signed) = unsafe { (&*p.cast::<$word>(), &*p.cast::<$signed>()) };
-                let x = what.operand as $t;
-                let old = match what.op()? {
-                    Op::Load => word.load(Acquire),
-                    Op::Swap => word.swap(x, AcqRel),
-                    Op::CompareExchange => match word.compare_exchange(what.expected as $t, x, AcqRel, Acquire) {
-                        Ok(old) | Err(old) => old,
-                    },
-                    Op::Add => word.fetch_add(x, AcqRel),
-                    Op::And => word.fetch_and(x, AcqRel),
-                    Op::Or => word.fetch_or(x, AcqRel),
-                    Op::Xor => word.fetch_xor(x, AcqRel),
-                    Op::Min => word.fetch_min(x, AcqRel),
-                    Op::Max => word.fetch_max(x, AcqRel),
-                    Op::MinSigned => signed.fetch_min(x as $s, AcqRel) as $t,
-                    Op::MaxSigned => signed.fetch_max(x as $s, AcqRel) as $t,
-                };
-                u64::from(old)
-            }};
-        }
-        Some(match what.width() {
-            4 => apply!(AtomicU32, AtomicI32, u32, i32),
-            8 => apply!(AtomicU64, AtomicI64, u64, i64),
-            _ => return None,
+        // SAFETY: aligned, inside a segment; every access to segments that is not atomic is made by the copy routine, which
+        // is opaque to the compiler, and the machine keeps aligned words whole.
+        Some(unsafe {
+            match what.width {
+                4 => apply_32(&*self.locate_value::<u32>(at)?.cast(), what),
+                _ => apply_64(&*self.locate_value::<u64>(at)?.cast(), what),
+            }
         })
+    }
+}
+
+impl<T: Pod> Mapped<'_, T> {
+    /// Does this to the word, which is as wide as the operation says; its old value.
+    #[inline(always)]
+    pub fn atomic(self, what: Atomic) -> u64 {
+        const { assert!(matches!(size_of::<T>(), 4 | 8) && align_of::<T>() == size_of::<T>()) };
+        debug_assert_eq!(usize::from(what.width), size_of::<T>());
+        // SAFETY: mapped and aligned (`Mapped`), of this width; otherwise as above.
+        unsafe {
+            match size_of::<T>() {
+                4 => apply_32(&*self.as_ptr().cast(), what),
+                _ => apply_64(&*self.as_ptr().cast(), what),
+            }
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::contract::{At, Conduit, Half};
 use crate::copy;
 use crate::heap::{Block, Heaps, Side};
 use crate::record::Site;
-use crate::reference;
+use crate::reference::{self, Question};
 use crate::small::{self, Given, Size, Small};
 use crate::wait::Aborted;
 use bytemuck::{Pod, Zeroable};
@@ -259,6 +259,14 @@ struct Wanted {
     len: u64,
     /// To which they are aligned, or where what is given back starts.
     align_or_start: u64,
+    slot: u64,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct ToCommit {
+    granted: Granted,
+    slot: u64,
 }
 
 /// Its answer, and what every rank commits.
@@ -284,20 +292,21 @@ impl Seat {
         align: u64,
         ranks: impl Iterator<Item = u32>,
     ) -> Result<Result<u64, String>, Aborted> {
-        let granted = self.ask_for_blocks(site, Wanted { len: len.max(1), align_or_start: align })?;
+        let granted = self.ask_for_blocks(site, Wanted { len: len.max(1), align_or_start: align, slot: 0 })?;
         if granted.start == 0 {
             let why = Exhausted::Segment { largest: granted.largest };
             return Ok(Err(why.to_string()));
         }
-        let (begun, landing) = (self.landing().count(), self.landing());
-        landing.write(&[]);
-        let mut asked = 0;
+        let ranks: Vec<u32> = ranks.collect();
+        let mut why = [0; 256];
+        // SAFETY: dropped before the words are read.
+        let asked = unsafe { Question::with_bytes(self, ranks.len() as u32, &raw mut why[..]) };
         for rank in ranks {
-            self.request(site, rank, reference::COMMIT, &granted, &[])?;
-            asked += 1;
+            self.request(site, rank, reference::COMMIT, &ToCommit { granted, slot: asked.slot.into() }, &[])?;
         }
-        self.wait(site, || landing.count() == begun + asked)?;
-        let why = String::from_utf8_lossy(&landing.all()).into_owned();
+        asked.wait(self, site)?;
+        drop(asked);
+        let why = String::from_utf8_lossy(&why).trim_end_matches('\0').to_string();
         if why.is_empty() {
             return Ok(Ok(granted.start));
         }
@@ -307,7 +316,7 @@ impl Seat {
 
     /// Gives back what [`take_blocks`](Self::take_blocks) of any rank gave; false if there is no such block.
     pub fn give_blocks(&self, site: Site, offset: u64) -> Result<bool, Aborted> {
-        Ok(self.ask_for_blocks(site, Wanted { len: 0, align_or_start: offset })?.start != 0)
+        Ok(self.ask_for_blocks(site, Wanted { len: 0, align_or_start: offset, slot: 0 })?.start != 0)
     }
 
     /// Bytes of the window in use; in the process of rank 0.
@@ -316,11 +325,13 @@ impl Seat {
     }
 
     fn ask_for_blocks(&self, site: Site, wanted: Wanted) -> Result<Granted, Aborted> {
-        let begun = self.landing().count();
-        self.request(site, 0, reference::BLOCKS, &wanted, &[])?;
-        self.wait(site, || self.landing().count() == begun + 1)?;
         let mut granted = Granted::zeroed();
-        self.landing().read(bytemuck::bytes_of_mut(&mut granted));
+        // SAFETY: dropped before it is read.
+        let asked = unsafe { Question::with_bytes(self, 1, &raw mut *bytemuck::bytes_of_mut(&mut granted)) };
+        let wanted = Wanted { slot: asked.slot.into(), ..wanted };
+        self.request(site, 0, reference::BLOCKS, &wanted, &[])?;
+        asked.wait(self, site)?;
+        drop(asked);
         Ok(granted)
     }
 }
@@ -329,7 +340,7 @@ impl Seat {
 pub(crate) struct OnBlocks;
 impl Handler for OnBlocks {
     fn run(&self, arrival: &Arrival<'_>) {
-        let (Wanted { len, align_or_start }, _) = arrival.open::<Wanted>();
+        let (Wanted { len, align_or_start, slot }, _) = arrival.open::<Wanted>();
         let (node, mut blocks) = (arrival.node(), arrival.node().window.blocks());
         let from = node.segment;
         let granted = match len {
@@ -347,7 +358,7 @@ impl Handler for OnBlocks {
         };
         let none = Granted { largest: blocks.largest(Side::Local), ..Zeroable::zeroed() };
         drop(blocks);
-        arrival.reply(reference::DATA, &(), bytemuck::bytes_of(&granted.unwrap_or(none)));
+        arrival.reply(reference::DATA, &[slot, 0], bytemuck::bytes_of(&granted.unwrap_or(none)));
     }
 }
 
@@ -355,12 +366,12 @@ impl Handler for OnBlocks {
 pub(crate) struct OnCommit;
 impl Handler for OnCommit {
     fn run(&self, arrival: &Arrival<'_>) {
-        let (granted, _) = arrival.open::<Granted>();
+        let (ToCommit { granted, slot }, _) = arrival.open::<ToCommit>();
         match arrival.node().commit_window(arrival.target(), granted) {
-            Ok(()) => arrival.reply(reference::PUT_DONE, &(), &[]),
+            Ok(()) => arrival.reply(reference::DONE, &[slot, 0], &[]),
             Err(why) => {
                 let why = format!("rank {}: {why}", arrival.target());
-                arrival.reply(reference::DATA, &(), why.as_bytes());
+                arrival.reply(reference::DATA, &[slot, 0], &why.as_bytes()[..why.len().min(256)]);
             }
         }
     }

@@ -5,10 +5,11 @@ use crate::job::Inner;
 use crate::team::{Rank, Team};
 use bytemuck::Zeroable;
 use partage_conduit::barrier::{Call, Tag};
-use partage_conduit::contract::{At, Atomic, Conduit, Half, Op};
+use partage_conduit::contract::{At, Conduit, Half};
 use partage_conduit::heap::Side;
 use partage_conduit::record::Site;
 use partage_conduit::shm::bytes;
+use partage_conduit::word::{Atomic, Op};
 use partage_plan::layout::Spread;
 use std::any::type_name;
 use std::cell::RefCell;
@@ -199,7 +200,7 @@ impl Inner {
     }
 
     fn count(&self, site: Site, slot: u16, op: Op) -> u64 {
-        let counted = self.seat.atomic(site, self.counter(slot), Atomic::new(op, 8, 1, 0));
+        let counted = self.seat.atomic(site, self.counter(slot), Atomic::on_u64(op, 1));
         self.unless_outside(counted).expect("a counter of ours")
     }
 

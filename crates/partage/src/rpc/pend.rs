@@ -42,6 +42,11 @@ impl<R> Pend<R> {
         Pend { held: Held { inner, id }, to, site, decode }
     }
 
+    /// Has the result come?
+    pub fn is_done(&self) -> bool {
+        self.held.inner.calls.is_done(self.held.id)
+    }
+
     /// Has the result come? Makes progress.
     #[track_caller]
     pub fn test(&self) -> bool {
@@ -61,11 +66,7 @@ impl<R> Pend<R> {
         inner.may_wait(|| Site { call: "wait for a remote call", ..self.site });
         inner.wait(self.site, || inner.calls.is_done(*id));
         if !inner.calls.is_done(*id) {
-            // There is no result to return, and no second panic to unwind with.
-            fail::die(
-                fail::PANICKED,
-                Some(&format!("{}: {}: in a destructor, while the job ends", inner.rank, self.site)),
-            );
+            inner.no_result(self.site);
         }
         self.take()
     }

@@ -14,10 +14,12 @@ fn pointers_to_what_is_no_data(job: &Job, p: GlobalPtr<bool>, q: GlobalPtr<char>
     q.put(job, 'x');
 }
 
-fn words_are_integers(a: SharedArray<f64>, b: SharedArray<u8>, c: SharedArray<GlobalPtr<u64>>) {
-    a.at(0).load();
+fn what_a_word_does_not_have(a: SharedArray<f64>, b: SharedArray<u8>, c: SharedArray<GlobalPtr<u64>>) {
+    a.at(0).fetch_xor(1.0);
+    a.at(0).start().or(1.0);
     b.at(0).load();
     c.at(0).fetch_add(GlobalPtr::NULL);
+    c.at(0).compare_exchange(GlobalPtr::NULL, 0u64);
 }
 
 fn elements_have_one_type(job: &Job, a: SharedArray<f64>, b: SharedArray<u64>) {
