@@ -140,8 +140,8 @@ static MEMORY: [Figure; 25] = [
     job("lock_contended_2", 2, Procs, "ns", Limit::None, locks::contended),
     job("lock_contended_16", 16, Procs, "ns", Ratio(3.0), locks::contended).most(9),
     job("lock_least_share_16", 16, Procs, "×", Value(2.0), locks::shares).most(2),
-    job("lock_bypass_2", 2, Procs, "ms", Value(2.0), locks::bypass).most(5),
-    job("lock_bypass_16", 16, Procs, "ms", Limit::None, locks::bypass).most(5),
+    job("lock_bypass_2", 2, Procs, "ms", Value(2.0), locks::bypass),
+    job("lock_bypass_16", 16, Procs, "ms", Limit::None, locks::bypass),
     job("strided_put_512x64", 2, Procs, "ns", Ratio(1.15), memory::strided_put),
     job("strided_put_512x64_array", 2, Procs, "ns", Limit::None, memory::strided_put_array),
 ];
