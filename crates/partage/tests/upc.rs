@@ -473,6 +473,101 @@ fn no_block() {
 }
 
 #[test]
+fn all_lock_alloc() {
+    partage::test(3, |job| {
+        let lock = job.mutexes::<()>(1).unwrap();
+        assert_eq!(lock.len(), 1);
+        let mine = lock.try_lock(0).is_some();
+        job.barrier();
+        assert!(all(job, u8::from(mine)).contains(&1), "one lock for all, and it is free at first");
+    });
+}
+
+#[test]
+fn global_lock_alloc() {
+    partage::test(3, |job| {
+        let told = job.alloc_all::<MutexPtr<()>>(1).unwrap();
+        if job.rank().0 == 1 {
+            told.put(job, job.alloc_mutex(()).unwrap());
+        }
+        job.barrier();
+        let lock = told.on(Rank(1)).get(job);
+        drop(lock.lock(job));
+        job.barrier();
+        job.ranks().filter(|r| r.0 == 1).for_each(|_| assert_eq!(lock.rank(), Rank(1)));
+    });
+}
+
+#[test]
+fn lock() {
+    partage::test(4, |job| {
+        let (lock, a) = (job.mutexes::<()>(1).unwrap(), job.array::<u64>(4).unwrap());
+        for _ in 0..100 {
+            let _held = lock.lock(0);
+            (0..4).for_each(|i| a.put(i, a.get(i) + 1));
+        }
+        job.barrier();
+        assert_eq!(a.fetch(..).wait(), [400; 4]);
+        job.barrier();
+    });
+}
+
+#[test]
+fn lock_attempt() {
+    partage::test(2, |job| {
+        let lock = job.mutexes::<()>(1).unwrap();
+        let held = (job.rank().0 == 0).then(|| lock.try_lock(0).unwrap());
+        job.barrier();
+        assert!(lock.try_lock(0).is_none());
+        job.barrier();
+        drop(held);
+        job.barrier();
+    });
+}
+
+#[test]
+fn unlock() {
+    partage::test(2, |job| {
+        let lock = job.mutexes::<()>(1).unwrap();
+        if job.rank().0 == 0 {
+            let held = lock.lock(0);
+            job.barrier();
+            drop(held);
+        } else {
+            job.barrier();
+            drop(lock.lock(0)); // It waits for the other.
+        }
+        job.barrier();
+    });
+}
+
+#[test]
+fn lock_free() {
+    partage::test(2, |job| {
+        MutexPtr::<()>::NULL.free(job);
+        let before = job.allocated();
+        let lock = job.alloc_mutex(()).unwrap();
+        let held = lock.lock(job);
+        lock.free(job);
+        drop(held);
+        assert_eq!(job.allocated(), before);
+    });
+}
+
+#[test]
+fn relock() {
+    let said = failure(|job| {
+        let lock = job.mutexes::<()>(job.size()).unwrap();
+        if job.rank().0 == 0 {
+            let _held = lock.lock(0);
+            let _again = lock.lock(0);
+        }
+        job.barrier();
+    });
+    says(said, &["rank 0", "lock: this rank has lock 0 since ", "upc.rs:"]);
+}
+
+#[test]
 fn ticks() {
     partage::test(2, |_| {
         let begun = Instant::now();
