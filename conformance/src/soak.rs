@@ -1,5 +1,6 @@
 //! Random traffic with checked contents.
 
+use crate::litmus::Litmus;
 use crate::region::Any;
 use crate::{Blob, Random, are, bytes, mixed, with_shape};
 use partage::am::{LongRequest, MEDIUM, Reply, Request, Target};
@@ -288,6 +289,17 @@ pub fn locks(job: &Job, time: Duration, seed: u64) {
     job.barrier();
     job.free_all(told);
     more.end();
+}
+
+/// Litmus programs, until the time is over; and what to do in the end. All ranks give the same seed.
+pub fn litmus(job: &Job, time: Duration, seed: u64, then: impl Fn(&Litmus<'_>)) {
+    let (litmus, mut more) = (Litmus::new(job), Rounds::new(job, time));
+    while let Some(round) = more.next() {
+        litmus.round(mixed([seed, round]), litmus.instances());
+    }
+    then(&litmus);
+    more.end();
+    litmus.end();
 }
 
 /// What every message of the traffic carries: where it is counted, what it is known by, and where an answer to it is

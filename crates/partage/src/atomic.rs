@@ -8,7 +8,7 @@
 //! An operation is *acquire and release*, unless told otherwise: what a rank put before it published something by an atomic
 //! is seen by whoever has read it by one. [`relaxed`](Place::relaxed) takes that away. [`strict`](Place::strict)
 //! adds that the operation is ordered with every access of its rank before and after it, and that all strict operations of
-//! the job have one order (UPC's strict accesses). The user guide has a chapter on what orders what.
+//! the job have one order (UPC's strict accesses). `docs/memory-model.md` says what orders what.
 //!
 //! # Blocking or not
 //! A call returns when the operation has been done. [`start`](Place::start) gives the same operations as
