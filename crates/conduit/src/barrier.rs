@@ -807,7 +807,14 @@ mod tests {
 
     #[test]
     fn tags_survive_their_encoding() {
-        for t in [Tag::Plain, Tag::Value(0), Tag::Value(u64::MAX), Tag::Exit, Tag::Call(Call::FreeAll, 3)] {
+        for t in [
+            Tag::Plain,
+            Tag::Value(0),
+            Tag::Value(u64::MAX),
+            Tag::Exit,
+            Tag::Call(Call::FreeAll, 3),
+            Tag::Call(Call::AtomicDomain, 5),
+        ] {
             let (kind, value) = t.encode();
             assert_eq!(Tag::decode(kind, value), t);
         }

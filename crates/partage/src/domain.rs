@@ -15,6 +15,7 @@
 //!   barrier between. Whoever does both at a time finds values that mix; nothing else breaks.
 //! * Orders are those of [`Place`]. What a rank has put before an operation of the domain is seen by whoever has read
 //!   by the domain what it wrote; strict operations have one order with all other strict ones.
+//! * A [batch](Job::batch) takes places of a domain; in a native one each is an operation of its own.
 //! * In a native domain `min` and `max` of floats do what the network does where one of the two is not a number. All
 //!   compare bits.
 //!
