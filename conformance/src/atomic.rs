@@ -1,7 +1,8 @@
 //! Atomics, events and waiting for several things: what every mapping must do.
 
 use crate::{Case, Random, mixed, plenty, refusal, some_ranks};
-use partage::atomic::{Bits, Number, Word};
+use partage::atomic::{Bits, Number, Place, Word};
+use partage::domain::{AtomicDomain, Op};
 use partage::prelude::*;
 use partage::wait::{join_all, wait_all};
 use std::fmt::Debug;
@@ -11,7 +12,7 @@ use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
 
 /// The cases.
-pub const CASES: [Case; 11] = [
+pub const CASES: [Case; 14] = [
     ("atomics on every width do what they say", atomics),
     ("atomics of every type, in every order, started", every_type),
     ("atomics of all ranks on one word lose nothing", contended_atomics),
@@ -23,12 +24,14 @@ pub const CASES: [Case; 11] = [
     ("futures", futures),
     ("events that nobody waits for", left_alone),
     ("events after their end", twice),
+    ("a domain's atomics of every type", domain_of_every_type),
+    ("a domain's atomics of all ranks on one word", contended_domain),
+    ("a domain's rules", domain_rules),
 ];
 
 /// What the three orders of a place do, and what is started, are the same operations.
-fn all_ways<T: Word + PartialEq + Debug>(job: &Job, p: GlobalPtr<T>, [a, b, c]: [T; 3]) {
-    let places = || [p.at(job), p.at(job).relaxed(), p.at(job).strict()];
-    for place in places() {
+fn all_ways<T: Word + PartialEq + Debug>(place: Place<'_, T>, [a, b, c]: [T; 3]) {
+    for place in [place, place.relaxed(), place.strict()] {
         place.store(a);
         assert_eq!((place.load(), place.swap(b), place.load()), (a, a, b));
         assert_eq!((place.compare_exchange(a, c), place.load()), (Err(b), b));
@@ -36,12 +39,12 @@ fn all_ways<T: Word + PartialEq + Debug>(job: &Job, p: GlobalPtr<T>, [a, b, c]: 
         place.start().store(a).wait();
         assert_eq!((place.start().load().wait(), place.start().swap(b).wait()), (a, a));
         assert_eq!(place.start().compare_exchange(a, c).wait(), Err(b));
-        assert_eq!((place.start().compare_exchange(b, c).wait(), p.get(job)), (Ok(b), c));
+        assert_eq!((place.start().compare_exchange(b, c).wait(), place.load()), (Ok(b), c));
     }
 }
 
-fn numbers<T: Number + PartialEq + Debug>(job: &Job, p: GlobalPtr<T>, [two, three, six, nine]: [T; 4]) {
-    for place in [p.at(job), p.at(job).relaxed(), p.at(job).strict()] {
+fn numbers<T: Number + PartialEq + Debug>(place: Place<'_, T>, [two, three, six, nine]: [T; 4]) {
+    for place in [place, place.relaxed(), place.strict()] {
         place.store(three);
         assert_eq!((place.fetch_add(six), place.fetch_sub(six), place.fetch_mul(three)), (three, nine, three));
         assert_eq!((place.fetch_min(six), place.fetch_max(two), place.load()), (nine, six, six));
@@ -61,8 +64,8 @@ fn numbers<T: Number + PartialEq + Debug>(job: &Job, p: GlobalPtr<T>, [two, thre
     }
 }
 
-fn bits<T: Bits + PartialEq + Debug>(job: &Job, p: GlobalPtr<T>, [low, high, both, none]: [T; 4]) {
-    for place in [p.at(job), p.at(job).relaxed(), p.at(job).strict()] {
+fn bits<T: Bits + PartialEq + Debug>(place: Place<'_, T>, [low, high, both, none]: [T; 4]) {
+    for place in [place, place.relaxed(), place.strict()] {
         place.store(low);
         assert_eq!((place.fetch_or(high), place.fetch_and(high), place.fetch_xor(both)), (low, both, high));
         assert_eq!(place.load(), low);
@@ -90,9 +93,9 @@ fn every_type(job: &Job) {
     macro_rules! integers {
         ($on:expr, $($t:ty),*) => {$({
             let p = word::<$t>(job, words, $on);
-            all_ways(job, p, [0, <$t>::MAX, <$t>::MIN.wrapping_add(1)]);
-            numbers(job, p, [2, 3, 6, 9]);
-            bits(job, p, [0x0f, 0x70, 0x7f, 0]);
+            all_ways(p.at(job), [0, <$t>::MAX, <$t>::MIN.wrapping_add(1)]);
+            numbers(p.at(job), [2, 3, 6, 9]);
+            bits(p.at(job), [0x0f, 0x70, 0x7f, 0]);
             let place = p.at(job);
             place.store(<$t>::MAX);
             assert_eq!((place.fetch_add(2), place.load()), (<$t>::MAX, <$t>::MIN + 1), "wraps around");
@@ -104,8 +107,8 @@ fn every_type(job: &Job) {
     macro_rules! floats {
         ($on:expr, $($t:ty),*) => {$({
             let p = word::<$t>(job, words, $on);
-            all_ways(job, p, [0.0, <$t>::INFINITY, -1.5e-30]);
-            numbers(job, p, [2.0, 3.0, 6.0, 9.0]);
+            all_ways(p.at(job), [0.0, <$t>::INFINITY, -1.5e-30]);
+            numbers(p.at(job), [2.0, 3.0, 6.0, 9.0]);
             let place = p.at(job);
             place.store(<$t>::NAN);
             assert_eq!((place.compare_exchange(0.0, 1.0).unwrap_err().to_bits(), place.load().is_nan()), (<$t>::NAN.to_bits(), true));
@@ -122,7 +125,7 @@ fn every_type(job: &Job) {
         let p = word::<GlobalPtr<u64>>(job, words, on);
         let there = |n: u64| job.alloc(n).unwrap();
         let all = [GlobalPtr::NULL, there(1), there(2)];
-        all_ways(job, p, all);
+        all_ways(p.at(job), all);
         job.free(all[1]);
         job.free(all[2]);
     }
@@ -517,4 +520,164 @@ fn twice(job: &Job) {
     let said = refusal("waited for after it was awaited", || event.wait());
     assert!(said.contains("already polled to its end"), "{said}");
     job.barrier();
+}
+
+/// A domain, if there may be one: where there is no network between ranks and one is asked for, that is an error.
+fn domain<T: Word>(job: &Job, ops: &[Op]) -> Option<AtomicDomain<T>> {
+    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|v| v == value);
+    let never = job.ranks().all(|r| job.same_node(r)) || is("PARTAGE_REFERENCE", "1");
+    let domain = match job.atomic_domain(ops) {
+        Ok(domain) => domain,
+        Err(why) => {
+            assert!(never && is("PARTAGE_ATOMICS", "network"), "{why}");
+            let begin = format!("{}: atomic_domain: PARTAGE_ATOMICS=network: ", job.rank());
+            assert!(why.to_string().starts_with(&begin), "{why}");
+            return None;
+        }
+    };
+    assert!(!domain.is_native() || !never && !is("PARTAGE_ATOMICS", "cpu"));
+    assert!(domain.is_native() || !is("PARTAGE_ATOMICS", "network"));
+    Some(domain)
+}
+
+fn domain_of_every_type(job: &Job) {
+    let me = job.rank().index();
+    // On every rank two words for every rank.
+    let words = job.alloc_all::<[u64; 2]>(job.size()).unwrap();
+    macro_rules! each {
+        ($($t:ty, $three:expr $(, $four:expr $(, $bits:expr)?)?;)*) => {$(
+            let Some(d) = domain::<$t>(job, &Op::ALL) else { return job.free_all(words) };
+            for on in some_ranks(job) {
+                let mine = words.on(on).add(me);
+                mine.put(job, [0; 2]);
+                let p = mine.cast::<$t>();
+                all_ways(d.at(p.at(job)), $three);
+                $(numbers(d.at(p.at(job)), $four);
+                $(bits(d.at(p.at(job)), $bits);)?)?
+                // What lies beside it is not touched.
+                assert_eq!(p.add(1).get(job), <$t>::zeroed());
+            }
+        )*};
+    }
+    const FOUR: [u8; 4] = [2, 3, 6, 9];
+    const BITS: [u8; 4] = [0x0f, 0x70, 0x7f, 0];
+    each! {
+        u32, [0, u32::MAX, 7], FOUR.map(Into::into), BITS.map(Into::into);
+        i32, [0, i32::MAX, i32::MIN], FOUR.map(Into::into), BITS.map(Into::into);
+        u64, [0, u64::MAX, 7], FOUR.map(Into::into), BITS.map(Into::into);
+        i64, [0, i64::MAX, i64::MIN], FOUR.map(Into::into), BITS.map(Into::into);
+        usize, [0, usize::MAX, 7], FOUR.map(Into::into), BITS.map(Into::into);
+        isize, [0, isize::MAX, isize::MIN], FOUR.map(Into::into), BITS.map(Into::into);
+        f32, [0.0, f32::INFINITY, -1.5e-30], FOUR.map(Into::into);
+        f64, [0.0, f64::INFINITY, -1.5e-300], FOUR.map(Into::into);
+        GlobalPtr<u8>, [GlobalPtr::NULL, words.cast(), words.on(job.neighbor(1)).cast()];
+    }
+    let (signed, floats) = (domain::<i32>(job, &Op::ALL), domain::<f64>(job, &Op::ALL));
+    let (signed, floats) = (signed.expect("as above"), floats.expect("as above"));
+    for on in some_ranks(job) {
+        let p = words.on(on).add(me);
+        p.put(job, [0; 2]);
+        let place = signed.at(p.cast().at(job));
+        place.store(i32::MAX);
+        assert_eq!((place.fetch_add(2), place.load()), (i32::MAX, i32::MIN + 1), "wraps around");
+        assert_eq!((place.fetch_max(-5), place.fetch_min(3), place.load()), (i32::MIN + 1, -5, -5));
+        let place = floats.at(p.cast().at(job));
+        place.store(f64::NAN);
+        assert!(place.compare_exchange(f64::NAN, -0.0).is_ok(), "by their bits");
+        assert_eq!(place.compare_exchange(0.0, 1.0).map_err(|zero| zero.is_sign_negative()), Err(true));
+        assert_eq!(p.get(job)[1], 0);
+    }
+    job.barrier();
+    job.free_all(words);
+}
+
+fn contended_domain(job: &Job) {
+    let (me, n) = (u64::from(job.rank().0), job.size() as u64);
+    let each = plenty(job, 4000) as u64;
+    let Some(d) = domain::<u64>(job, &Op::ALL) else { return };
+    let floats = domain::<f32>(job, &[Op::Add, Op::Load]).expect("as above");
+    let (a, f) = (job.array::<u64>(Layout::cyclic(job.size() + 7)).unwrap(), job.array::<f32>(job.size()).unwrap());
+    // A message, and the flag that says that it is there; the message goes by puts.
+    let message = job.array::<u64>(job.size()).unwrap();
+    let mut random = Random::new(me);
+    let mut olds = vec![];
+    for i in 0..each {
+        olds.push(d.at(a.at(0)).fetch_add(1));
+        let old = d.at(a.at(1)).load();
+        let _ = d.at(a.at(1)).compare_exchange(old, old);
+        d.at(a.at(2)).xor(mixed([me, i]));
+        drop(d.at(a.at(3 + random.below(a.len() - 3))).start().add(1));
+        floats.at(f.at(random.below(f.len()))).add(0.5);
+        if i % 8 == 0 {
+            let place = d.at(a.at(1));
+            let mut old = place.relaxed().load();
+            while let Err(now) = place.compare_exchange(old, old + 3) {
+                old = now;
+            }
+        }
+    }
+    let mut batch = job.batch();
+    (0..each).for_each(|i| batch.add(d.at(a.at(3 + i as usize % (a.len() - 3))), 1));
+    drop(batch);
+    job.quiet();
+    job.barrier();
+    assert!(olds.windows(2).all(|w| w[0] < w[1]) && olds.iter().all(|&old| old < n * each));
+    assert_eq!(d.at(a.at(0)).load(), n * each);
+    let all = (0..n).flat_map(|r| (0..each).map(move |i| mixed([r, i])));
+    assert_eq!(d.at(a.at(2)).strict().load(), all.fold(0, |a, b| a ^ b));
+    job.barrier();
+    // From here on nobody uses the domain: puts and gets find what it did.
+    assert_eq!(a.get(1), 3 * n * each.div_ceil(8));
+    assert_eq!((3..a.len()).map(|i| a.get(i)).sum::<u64>(), 2 * n * each);
+    assert_eq!((0..f.len()).map(|i| f.get(i)).sum::<f32>(), 0.5 * (n * each) as f32);
+    job.barrier();
+    // Each waits for its left neighbour's flag by the domain, and finds what that one put before.
+    let (left, right) = (job.neighbor(-1).index(), job.neighbor(1).index());
+    a.put(left, 0);
+    job.barrier();
+    for i in 1..=plenty(job, 200) as u64 {
+        message.put(right, i * 17);
+        job.fence();
+        d.at(a.at(right)).store(i);
+        let mine = job.rank().index();
+        while d.at(a.at(mine)).load() < i {
+            job.poll();
+            std::thread::yield_now();
+        }
+        assert_eq!(message.get(mine), i * 17);
+        job.barrier();
+    }
+}
+
+fn domain_rules(job: &Job) {
+    let Some(d) = domain::<u64>(job, &[Op::Add, Op::Load]) else { return };
+    let a = job.array::<u64>(job.size()).unwrap();
+    let cell = job.alloc_all::<u64>(2).unwrap();
+    let place = d.at(a.at(job.neighbor(1).index()));
+    let refused = |what: &str, words: &str, f: &dyn Fn()| {
+        let said = refusal(what, f);
+        assert!(said.starts_with(&format!("{}: ", job.rank())) && said.contains(words), "{what}: {said}");
+    };
+    let words = "in a domain that was not asked for it: give Op::Mul to atomic_domain";
+    refused("another operation", words, &|| place.mul(2));
+    refused("another operation, started", words, &|| drop(place.start().fetch_mul(2)));
+    refused("another operation, in a batch", words, &|| job.batch().mul(place, 2));
+    let bad = [
+        ("rank", "in a job of", cell.on(Rank(job.size() as u32))),
+        ("null", "the pointer is null", GlobalPtr::NULL),
+        ("far", "lie outside its segment", cell.on(job.neighbor(1)).add(1 << 41)),
+        ("crooked", "is not aligned for u64", cell.on(job.neighbor(1)).cast::<u8>().add(4).cast()),
+    ];
+    for (what, words, p) in bad {
+        refused(what, words, &|| d.at(p.at(job)).add(1));
+        refused(what, words, &|| _ = d.at(p.at(job)).strict().load());
+        refused(what, words, &|| drop(d.at(p.at(job)).start().fetch_add(1)));
+        refused(what, words, &|| job.batch().add(d.at(p.at(job)), 1));
+    }
+    job.barrier();
+    place.add(1);
+    job.barrier();
+    assert_eq!((cell.get(job), cell.add(1).get(job), a.cells().get(0)), (0, 0, 1), "nothing else was touched");
+    job.barrier();
+    job.free_all(cell);
 }

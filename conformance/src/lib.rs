@@ -2,8 +2,8 @@
 //!
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
 //! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks,
-//! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`found`] what reviews found. [`soak`] is
-//! random traffic with checked contents, for as long as one likes.
+//! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`found`] what reviews found, [`litmus`] what the
+//! memory model promises. [`soak`] is random traffic with checked contents, for as long as one likes.
 
 use partage::prelude::*;
 use partage::serde::de::Visitor;
@@ -14,6 +14,7 @@ pub mod am;
 pub mod array;
 pub mod atomic;
 pub mod found;
+pub mod litmus;
 pub mod lock;
 pub mod memory;
 pub mod region;
@@ -34,6 +35,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(&am::CASES)
         .chain(&rpc::CASES)
         .chain(&found::CASES)
+        .chain(&litmus::CASES)
 }
 
 /// How many messages a flood has, each rank's part: as many in all on few ranks as on many. `SCALE` multiplies it.

@@ -1,5 +1,6 @@
-//! Runs the suite as the job that it is started as, or soaks: `partage-conformance [soak SECONDS]`. As
-//! `partage-conformance agent` it is what a launcher starts on another host.
+//! Runs the suite as the job that it is started as, or soaks: `partage-conformance [soak SECONDS]`, or runs litmus programs
+//! and says what came of them: `partage-conformance litmus SECONDS`. As `partage-conformance agent` it is what a launcher
+//! starts on another host.
 //!
 //! `VERBOSE` says each case and its time, `ONLY` runs the cases whose name contains it, `SCALE` multiplies the floods.
 
@@ -16,13 +17,19 @@ fn main() {
             partage::run(|job| {
                 am::register(job);
                 for turn in 0..4 {
-                    soak::traffic(job, time / 20, 42 + turn);
-                    soak::messages(job, time / 20, 42 + turn);
-                    soak::arrays(job, time / 20, 42 + turn);
-                    soak::atomics(job, time / 20, 42 + turn);
-                    soak::locks(job, time / 20, 42 + turn);
+                    soak::traffic(job, time / 28, 42 + turn);
+                    soak::messages(job, time / 28, 42 + turn);
+                    soak::arrays(job, time / 28, 42 + turn);
+                    soak::regions(job, time / 28, 42 + turn);
+                    soak::atomics(job, time / 28, 42 + turn);
+                    soak::locks(job, time / 28, 42 + turn);
+                    soak::litmus(job, time / 28, 42 + turn, |_| ());
                 }
             });
+        }
+        ["litmus", seconds] => {
+            let time = Duration::from_secs_f64(seconds.parse().expect("seconds"));
+            partage::run(|job| soak::litmus(job, time, 42, |litmus| litmus.say()));
         }
         _ => {
             let wanted = std::env::var("ONLY").unwrap_or_default();

@@ -1,6 +1,8 @@
 //! Random traffic with checked contents.
 
-use crate::{Blob, Random, are, bytes, mixed};
+use crate::litmus::Litmus;
+use crate::region::Any;
+use crate::{Blob, Random, are, bytes, mixed, with_shape};
 use partage::am::{LongRequest, MEDIUM, Reply, Request, Target};
 use partage::prelude::*;
 use partage::serde::{Deserialize, Serialize};
@@ -159,6 +161,62 @@ pub fn arrays(job: &Job, time: Duration, seed: u64) {
     more.end();
 }
 
+/// Regions of every shape, written by all ranks at once to parts of an array that are theirs for a round, in blocks or
+/// interleaved, until the time is over. Every rank knows what is in it, and reads what it likes.
+pub fn regions(job: &Job, time: Duration, seed: u64) {
+    let (me, n) = (job.rank().index(), job.size());
+    let each = 600;
+    let (mut more, mut own) = (Rounds::new(job, time), Random::new(seed ^ 0xfade ^ me as u64));
+    let layouts = [
+        Layout::blocked(each * n),
+        Layout::block_cyclic(each * n, 7),
+        Layout::tiles([20, 30 * n]),
+        Layout::on(n / 2, each * n),
+    ];
+    let arrays = layouts.map(|layout| job.array::<u32>(layout).expect("a few KiB"));
+    let mut images = layouts.map(|_| vec![0u32; each * n]);
+    while let Some(round) = more.next() {
+        let mut random = Random::new(seed ^ round << 20);
+        let at = random.below(arrays.len());
+        let (array, image) = (&arrays[at], &mut images[at]);
+        let interleaved = random.below(2) == 0;
+        for from in 0..n {
+            let there = match interleaved {
+                true => {
+                    let (step, start) = (1 + random.below(5), random.below(each / 2));
+                    let count = random.below((each - start) / step + 1);
+                    Any::Region(Region::at(from + n * start).times(count, n * step))
+                }
+                false => Any::between(from * each, each, true, &mut random),
+            };
+            let elements = there.elements();
+            let (key, way) = (random.draw(), random.below(3));
+            let values: Vec<u32> = (0..elements.len() as u64).map(|i| mixed([key, i]) as u32).collect();
+            elements.iter().zip(&values).for_each(|(&i, &x)| image[i] = x);
+            if from == me {
+                with_shape!(&there, there => match way {
+                    0 => array.put_region(there, &values),
+                    1 => job.scope(|s| drop(s.put_region(array, there, &values))),
+                    _ => job.scope(|s| s.put_region(array, there, &values).wait()),
+                });
+            }
+        }
+        job.barrier();
+        let some = Any::within(each * n, false, &mut own);
+        let elements = some.elements();
+        let mut got = vec![0; elements.len()];
+        with_shape!(&some, some => match own.below(2) {
+            0 => array.get_region(some, &mut got),
+            _ => job.scope(|s| std::mem::forget(s.get_region(array, some, &mut got))),
+        });
+        let right = elements.iter().zip(&got).all(|(&i, &x)| image[i] == x);
+        assert!(right, "{}: round {round}: {some:?} of {:?}", job.rank(), array.layout());
+        job.barrier();
+    }
+    drop(arrays);
+    more.end();
+}
+
 /// Rounds in which all ranks take random locks, some of them several at a time, and add to what they guard, until the time is
 /// over. What is there after each round is known to all: the same generator runs everywhere.
 pub fn locks(job: &Job, time: Duration, seed: u64) {
@@ -231,6 +289,17 @@ pub fn locks(job: &Job, time: Duration, seed: u64) {
     job.barrier();
     job.free_all(told);
     more.end();
+}
+
+/// Litmus programs, until the time is over; and what to do in the end. All ranks give the same seed.
+pub fn litmus(job: &Job, time: Duration, seed: u64, then: impl Fn(&Litmus<'_>)) {
+    let (litmus, mut more) = (Litmus::new(job), Rounds::new(job, time));
+    while let Some(round) = more.next() {
+        litmus.round(mixed([seed, round]), litmus.instances());
+    }
+    then(&litmus);
+    more.end();
+    litmus.end();
 }
 
 /// What every message of the traffic carries: where it is counted, what it is known by, and where an answer to it is

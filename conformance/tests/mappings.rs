@@ -1,8 +1,10 @@
-//! The suite under 1, 2, 3, 4, 7 and 16 ranks, each in every split into processes; and on the reference path, where puts,
-//! gets and atomics are messages, in some of them. Then over libfabric: between processes that share no memory, and between
+//! The suite under 1, 2, 3, 4, 7 and 16 ranks, each in every split into processes (of 7 and 16, which are much alike, in some;
+//! `EVERY_SPLIT=1`, as in `ci/soak`, takes all); and on the reference path, where puts, gets and atomics are messages, in some of them. Then over libfabric: between processes that share no memory, and between
 //! hosts, which are network namespaces.
 
 use partage_boot::{Hosts, Spec};
+use partage_conduit::ofi::endpoint::{Asked, Atomics, Endpoint};
+use partage_conduit::word::{Kind, Op};
 use std::io::Write;
 use std::ops::RangeInclusive;
 use std::os::unix::process::CommandExt;
@@ -53,14 +55,20 @@ fn four_ranks() {
     every_split(4);
 }
 
+/// The splits that are taken of many.
+fn some_of(splits: RangeInclusive<usize>, some: &[usize]) -> Vec<usize> {
+    let every = std::env::var_os("EVERY_SPLIT").is_some();
+    splits.filter(|procs| every || some.contains(procs)).collect()
+}
+
 #[test]
 fn seven_ranks() {
-    every_split(7);
+    some_of(1..=7, &[1, 2, 3, 5, 7]).into_iter().for_each(|procs| suite(7, procs, &[]));
 }
 
 /// Of many splits that are much alike, some have the large floods.
 fn sixteen_ranks(splits: RangeInclusive<usize>) {
-    for procs in splits {
+    for procs in some_of(splits, &[1, 2, 3, 5, 8, 13, 16]) {
         let settings: &[_] = if [1, 5, 16].contains(&procs) { &[] } else { &[("SCALE", "0.25")] };
         suite(16, procs, settings);
     }
@@ -116,6 +124,47 @@ fn processes_without_shared_memory() {
         suite(3, 3, &[APART, SHORT]);
         // So many that some hear of others only through a third.
         suite(5, 5, &[APART, ("ONLY", "forgotten")]);
+    }
+}
+
+/// Does the network do atomics itself? Says so if not.
+fn are_there_native_atomics() -> bool {
+    let asked = Asked { source: Some("127.0.0.1".into()), ..Asked::default() };
+    let opened = Endpoint::open(&asked).and_then(|endpoint| {
+        let atomics = Atomics::open(&endpoint)?;
+        let all = Op::ALL.iter().all(|&op| atomics.is_valid(op, Kind::Unsigned, 8));
+        all.then_some(()).ok_or_else(|| format!("{} does not do all", endpoint.provider()))
+    });
+    opened.map_err(|why| skipped(&format!("no atomics of the network: {why}"))).is_ok()
+}
+
+const DOMAINS: (&str, &str) = ("ONLY", "domain");
+
+#[test]
+fn atomics_of_domains() {
+    // Where there is no network, to ask for it is an error.
+    suite(3, 2, &[("PARTAGE_ATOMICS", "network"), DOMAINS]);
+    suite(3, 1, &[("PARTAGE_ATOMICS", "cpu"), DOMAINS]);
+    if is_there_libfabric() && are_there_native_atomics() {
+        let network = ("PARTAGE_ATOMICS", "network");
+        suite(2, 2, &[APART, network, DOMAINS, SHORT]);
+        suite(5, 2, &[APART, network, DOMAINS, SHORT]);
+        suite(3, 3, &[APART, network, DOMAINS, SHORT]);
+        suite(2, 2, &[APART, network, DOMAINS, SHORT, ("PARTAGE_PROGRESS", "none")]);
+        suite(2, 2, &[APART, network, DOMAINS, SHORT, ("PARTAGE_REFERENCE", "1")]);
+        suite(3, 2, &[APART, ("PARTAGE_ATOMICS", "cpu"), DOMAINS, SHORT]);
+        // Ranks of one node that are not of one process, beside others.
+        if let Some(namespaces) = Namespaces::up() {
+            namespaces.suite(4, 4, &[network, DOMAINS, SHORT]);
+        }
+        // Providers that do not do them, or wrongly.
+        for provider in ["net", "udp"] {
+            let asked = Asked { provider: Some(provider.into()), source: Some("127.0.0.1".into()), ..Asked::default() };
+            match Endpoint::open(&asked) {
+                Ok(_) => suite(2, 2, &[APART, ("PARTAGE_PROVIDER", provider), DOMAINS, SHORT]),
+                Err(why) => skipped(&why),
+            }
+        }
     }
 }
 

@@ -42,12 +42,14 @@ enum When {
     Reference,
     /// In phases, at their edges, and where arrays are made.
     Phases,
+    /// In atomics that are started, batches, regions and futures, which are messages.
+    Events,
     /// With locks and in waits for them.
     Locks,
     Exit,
 }
 
-const WHEN: [When; 13] = [
+const WHEN: [When; 14] = [
     When::Start,
     When::Join,
     When::Barrier,
@@ -59,6 +61,7 @@ const WHEN: [When; 13] = [
     When::Flood,
     When::Reference,
     When::Phases,
+    When::Events,
     When::Locks,
     When::Exit,
 ];
@@ -160,6 +163,24 @@ fn ranks() {
                         std::thread::sleep(Duration::from_micros(random.below(3000) as u64));
                     }
                 }
+                "Events" => {
+                    let started: Vec<_> =
+                        (0..random.below(50)).map(|_| array.at(random.below(1000)).start().fetch_add(1)).collect();
+                    let mut batch = job.batch();
+                    (0..random.below(50)).for_each(|_| batch.add(array.at(random.below(1000)), 1));
+                    let shape = Region::at(random.below(100)).run(3).times(20, 9);
+                    job.scope(|s| s.put_region(&array, shape, &row[..60]).wait());
+                    let (some, then) = (random.below(1000), random.below(3));
+                    let both = async {
+                        let got = array.fetch(..some).await;
+                        array.store(0, got).await;
+                    };
+                    match then {
+                        0 => job.block_on(both),
+                        1 => _ = partage::wait::wait_all(started),
+                        _ => drop(batch),
+                    }
+                }
                 "Flood" if job.rank().0 == 0 => _ = std::hint::black_box((0..10_000u64).fold(0, |a, b| a ^ b)),
                 "Flood" => messages(job, &mut random, block, Rank(0), &text),
                 "Reference" => {
@@ -230,11 +251,12 @@ fn kills_among_messages() {
     let first = time.as_nanos() as u64 >> 10 & 0xffff_ffff;
     println!("SEED={first}");
     let mut summary = Summary::default();
-    for (i, when) in [When::Messages, When::Calls, When::Flood, When::Reference, When::Phases, When::Locks]
-        .into_iter()
-        .cycle()
-        .take(30)
-        .enumerate()
+    for (i, when) in
+        [When::Messages, When::Calls, When::Flood, When::Reference, When::Phases, When::Locks, When::Events]
+            .into_iter()
+            .cycle()
+            .take(30)
+            .enumerate()
     {
         one_kill(first + i as u64, None, Some(when), &mut summary);
     }
@@ -255,9 +277,14 @@ fn one_kill(seed: u64, hosts: Option<&Namespaces>, wanted: Option<When>, summary
         When::Join if hosts.is_some() => 100_000 + 5_000 * procs,
         When::Start if hosts.is_some() => 30_000,
         When::Join => 3_000 + 2_000 * procs,
-        When::Asleep | When::Messages | When::Calls | When::Flood | When::Reference | When::Phases | When::Locks => {
-            20_000
-        }
+        When::Asleep
+        | When::Messages
+        | When::Calls
+        | When::Flood
+        | When::Reference
+        | When::Phases
+        | When::Locks
+        | When::Events => 20_000,
         _ => 5_000,
     };
     let delay = Duration::from_micros(random.below(longest) as u64);
@@ -267,7 +294,7 @@ fn one_kill(seed: u64, hosts: Option<&Namespaces>, wanted: Option<When>, summary
     let options = ["-n", &n, "--procs", &p];
     let start = hosts.map_or_else(|| run(&options), |hosts| hosts.run(&options));
     let mut start = start.arg(this_program()).args(RANKS);
-    if when == When::Reference {
+    if matches!(when, When::Reference | When::Events) {
         start = start.env("PARTAGE_REFERENCE", "1");
     }
     let running = start.env("CASE", format!("{when:?}")).env("SEED", seed.to_string()).start();

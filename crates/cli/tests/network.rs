@@ -6,6 +6,7 @@ mod common;
 
 use common::*;
 use partage::am::{LongRequest, MEDIUM, Reply, Request};
+use partage::domain::Op;
 use partage::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -295,6 +296,11 @@ fn inside(job: &Job, cells: GlobalPtr<u64>) {
     let (last, call) = (Rank(3), std::env::var("CALL").unwrap());
     let (there, mut row) = (cells.on(last), vec![7u64; 1 << 20]);
     there.put(job, 1);
+    let domain = job.atomic_domain::<u64>(&[Op::Add]).unwrap();
+    job.barrier();
+    if call == "atomic of a domain" {
+        domain.at(there.at(job)).add(1);
+    }
     job.barrier();
     if job.rank() == last {
         job.println("ready");
@@ -318,6 +324,7 @@ fn inside(job: &Job, cells: GlobalPtr<u64>) {
             "rpc" => job.rpc(last, |_, ()| (), ()).wait(),
             "long rpc" => _ = job.rpc(last, |_, v: Vec<u8>| v, vec![1; 1 << 20]).wait(),
             "atomic" => _ = there.at(job).fetch_add(1),
+            "atomic of a domain" => _ = domain.at(there.at(job)).fetch_add(1),
             "scope" => {
                 job.scope(|s| s.get_ptr(there, &mut row).wait().len());
             }
@@ -645,6 +652,7 @@ fn killed_in_the_midst_of_transfers() {
         ("long get", "get_slice"),
         ("scope", "get_"),
         ("atomic", "fetch_add"),
+        ("atomic of a domain", "fetch_add"),
     ]);
 }
 

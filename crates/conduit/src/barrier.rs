@@ -70,6 +70,8 @@ pub enum Call {
     Phase = 23,
     /// Its end.
     PhaseEnd = 24,
+    /// A domain of atomics: its operations as bits, bytes of its words, and their kind, in 16, 8 and 8 bits from the low end.
+    AtomicDomain = 32,
 }
 
 impl Call {
@@ -127,6 +129,7 @@ impl Tag {
             22 => Tag::Call(Call::ArrayDetails, value),
             23 => Tag::Call(Call::Phase, value),
             24 => Tag::Call(Call::PhaseEnd, value),
+            32 => Tag::Call(Call::AtomicDomain, value),
             _ => Tag::Call(Call::Report, value),
         }
     }
@@ -154,6 +157,10 @@ impl fmt::Display for Tag {
             Tag::Call(Call::ArrayDetails, n) => write!(f, "an array of block, grid and type {n:x}"),
             Tag::Call(Call::Phase, n) => write!(f, "a phase that {}", Call::phase_in_words(*n)),
             Tag::Call(Call::PhaseEnd, n) => write!(f, "the end of a phase that {}", Call::phase_in_words(*n)),
+            Tag::Call(Call::AtomicDomain, n) => {
+                let (ops, width, kind) = (n & 0xffff, n >> 16 & 0xff, n >> 24);
+                write!(f, "atomic_domain of operations {ops:#x} on words of {width} bytes and kind {kind}")
+            }
             Tag::Call(Call::Report, _) => write!(f, "the report of a disagreement"),
         }
     }
@@ -800,7 +807,14 @@ mod tests {
 
     #[test]
     fn tags_survive_their_encoding() {
-        for t in [Tag::Plain, Tag::Value(0), Tag::Value(u64::MAX), Tag::Exit, Tag::Call(Call::FreeAll, 3)] {
+        for t in [
+            Tag::Plain,
+            Tag::Value(0),
+            Tag::Value(u64::MAX),
+            Tag::Exit,
+            Tag::Call(Call::FreeAll, 3),
+            Tag::Call(Call::AtomicDomain, 5),
+        ] {
             let (kind, value) = t.encode();
             assert_eq!(Tag::decode(kind, value), t);
         }

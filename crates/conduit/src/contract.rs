@@ -19,7 +19,8 @@
 //! 7. Where memory is mapped, nothing here waits for the target rank to do anything. On the reference path an operation is
 //!    complete when some thread of the target's process has made progress; every operation makes some itself, local
 //!    ones too, so ranks that only read and write serve each other.
-//! 8. Atomics on one word have one arbiter, a CPU of the node that has the word; [`crate::word`] says what they order.
+//! 8. Atomics on one word have one arbiter, a CPU of the node that has the word; [`crate::word`] says what they order. Only
+//!    for words of a domain it may be the network: [`crate::ofi::atomic`].
 //!
 //! # Messages: promises
 //! 1. A request runs its handler exactly once, in a process that hosts the target rank, by any of its threads, possibly at

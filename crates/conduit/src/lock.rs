@@ -13,7 +13,8 @@
 //! Who finds it held queues, as in the lock of Mellor-Crummey and Scott: it swaps itself into *tail*, links itself to who
 //! was there ([`Turn`]), and waits for its turn. Whose turn it is is the *head*: it writes itself to *head* and
 //! waits for the word. When it has the word it passes the turn on. Who releases looks at *head* and rings that one bell.
-//! A head that starves sets [`HANDOFF`]: then nobody but the head takes the word when it is released.
+//! If the head starves, [`HANDOFF`] is set, by the head or by who releases: then nobody but the head takes the word. (Who
+//! holds the word and has seen a head knows that it stays one: it leaves by taking the word.)
 //!
 //! # From elsewhere
 //! A rank that does not reach the word asks a thread of its *home*, the process in whose memory it lies, by one message
@@ -38,7 +39,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
 use crate::wait::{Aborted, Bell};
 use std::collections::VecDeque;
 
-/// Set by a head that starves: only the head takes the word.
+/// The head starves: only the head takes the word.
 pub const HANDOFF: u64 = 1 << 63;
 /// Ranks wait that do not reach the word.
 pub const FAR: u64 = 1 << 62;
@@ -90,6 +91,9 @@ pub struct Cell {
     tail: AtomicU32,
     /// The head, if it waits for the word.
     head: AtomicU32,
+    /// In a model the right to write *head* is a cell, so that an order that is missing is reported.
+    #[cfg(loom)]
+    right: crate::sync::Plain,
 }
 
 /// A rank's place in the queue of the lock that it waits for. One is enough: a rank waits for one lock at a time.
@@ -98,19 +102,25 @@ pub struct Cell {
 pub struct Turn {
     /// Who comes after it, by its number on the node plus one.
     next: AtomicU32,
-    /// Is it its turn?
-    come: AtomicU32,
+    /// Since when it is its turn; 0: it is not yet.
+    come: AtomicU64,
 }
 
 impl Default for Cell {
     fn default() -> Self {
-        Cell { word: AtomicU64::new(0), tail: AtomicU32::new(0), head: AtomicU32::new(0) }
+        Cell {
+            word: AtomicU64::new(0),
+            tail: AtomicU32::new(0),
+            head: AtomicU32::new(0),
+            #[cfg(loom)]
+            right: Default::default(),
+        }
     }
 }
 
 impl Default for Turn {
     fn default() -> Self {
-        Turn { next: AtomicU32::new(0), come: AtomicU32::new(0) }
+        Turn { next: AtomicU32::new(0), come: AtomicU64::new(0) }
     }
 }
 
@@ -118,6 +128,8 @@ impl Default for Turn {
 pub trait Neighbours {
     /// Turn and bell of one, by its number on the node; `None` if there is no such.
     fn of(&self, near: usize) -> Option<(&Turn, &Bell)>;
+    /// Has one that is the head since then waited for too long?
+    fn starves(&self, since: u64) -> bool;
 }
 
 /// One of them that wants a lock, and how it waits.
@@ -126,9 +138,9 @@ pub trait Waits: Neighbours {
     fn me(&self) -> usize;
     /// Waits, and serves others meanwhile. The bell of this rank is rung when something has changed.
     fn until(&self, done: impl Fn() -> bool + Copy) -> Result<(), Aborted>;
-    /// Has it waited for too long? `begun`, `head`: what [`now`](Self::now) said when it began to wait, and to be the head.
-    fn starves(&self, begun: u64, head: u64) -> bool;
-    /// The time.
+    /// Which time of its wait counts: since it began to wait, or since it is the head?
+    fn counts(&self, begun: u64, head: u64) -> u64;
+    /// The time, by a clock that all ranks of the node have.
     fn now(&self) -> u64;
 }
 
@@ -234,24 +246,26 @@ impl Cell {
         turn.next.store(0, Relaxed);
         turn.come.store(0, Relaxed);
         let before = self.tail.swap(me, AcqRel);
+        let mut since = begun;
         if before != 0 {
             let (theirs, bell) = of(before)?;
             theirs.next.store(me, Release);
             // It may wait for the link.
             bell.ring();
             waits.until(|| turn.come.load(Acquire) != 0)?;
+            since = turn.come.load(Relaxed);
         }
-        self.head.store(me, Relaxed);
-        let head = waits.now();
+        turn.come.store(waits.counts(begun, since).max(1), Relaxed);
+        self.set_head(me);
         let seen = std::cell::Cell::new(Seen::Held);
         waits.until(|| {
-            seen.set(self.look(mine, || waits.starves(begun, head)));
+            seen.set(self.look(mine, || waits.starves(turn.come.load(Relaxed))));
             seen.get() != Seen::Held
         })?;
         if seen.get() == Seen::Freed {
             return Err(Refused::Freed);
         }
-        self.head.store(0, Relaxed);
+        self.set_head(0);
         let next = || turn.next.load(Acquire);
         if next() == 0 {
             if self.tail.compare_exchange(me, 0, Release, Relaxed).is_ok() {
@@ -261,9 +275,16 @@ impl Cell {
             waits.until(|| next() != 0)?;
         }
         let (theirs, bell) = of(next())?;
-        theirs.come.store(1, Release);
+        theirs.come.store(waits.now().max(1), Release);
         bell.ring();
         Ok(())
+    }
+
+    #[inline(always)]
+    fn set_head(&self, near: u32) {
+        #[cfg(loom)]
+        self.right.set(near.into());
+        self.head.store(near, Relaxed);
     }
 
     /// The head looks at the word, and takes it if it can be had.
@@ -290,6 +311,10 @@ impl Cell {
     /// Releases it.
     #[inline(always)]
     pub fn release(&self, mine: Owner, neighbours: &impl Neighbours) -> Released {
+        let head = self.head.load(Relaxed);
+        if head != 0 && neighbours.of(head as usize - 1).is_some_and(|h| neighbours.starves(h.0.come.load(Relaxed))) {
+            self.word.fetch_or(HANDOFF, Relaxed);
+        }
         match self.word.compare_exchange(mine.0, 0, Release, Relaxed) {
             Ok(_) => {
                 self.ring_head(neighbours);
@@ -397,6 +422,9 @@ mod tests {
         fn of(&self, _: usize) -> Option<(&Turn, &Bell)> {
             None
         }
+        fn starves(&self, _: u64) -> bool {
+            false
+        }
     }
 
     #[test]
@@ -486,6 +514,9 @@ mod models {
         fn of(&self, near: usize) -> Option<(&Turn, &Bell)> {
             self.model.places.get(near).map(|p| (&p.turn, &p.sleeper.bell))
         }
+        fn starves(&self, _: u64) -> bool {
+            self.starves
+        }
     }
 
     impl Waits for Rank {
@@ -496,8 +527,8 @@ mod models {
             self.model.places[self.me].sleeper.until(done);
             Ok(())
         }
-        fn starves(&self, _: u64, _: u64) -> bool {
-            self.starves
+        fn counts(&self, _: u64, head: u64) -> u64 {
+            head
         }
         fn now(&self) -> u64 {
             0

@@ -44,9 +44,11 @@ pub(crate) const SITE: u16 = 10;
 pub(crate) const BLOCKS: u16 = 12;
 pub(crate) const COMMIT: u16 = 13;
 /// Writes and reads runs, as [`Packet`]s list them.
-const PUT_RUNS: u16 = 17;
-const GET_RUNS: u16 = 18;
+pub(crate) const PUT_RUNS: u16 = 17;
+pub(crate) const GET_RUNS: u16 = 18;
 const ATOMICS: u16 = 19;
+/// Where a process's endpoint for atomics is.
+pub(crate) const NATIVE: u16 = 24;
 
 /// Asks for a lock; see [`shm::lock`].
 pub const LOCK: u16 = 14;
@@ -57,7 +59,7 @@ pub const GRANT: u16 = 16;
 
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 17] = [
+    let all: [(u16, &'static dyn Handler); 18] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -75,6 +77,7 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (LOCK, &shm::lock::OnLock),
         (UNLOCK, &shm::lock::OnUnlock),
         (GRANT, &shm::lock::OnTold),
+        (NATIVE, &ofi::atomic::OnNative),
     ];
     all.into_iter()
 }

@@ -26,8 +26,8 @@
 //! load.
 //!
 //! # Hang reports
-//! A wait that reaches its park publishes where it waits in the rank's [`Record`], anew whenever it looks up from its sleep, and takes it
-//! back when it ends. A wait that ends earlier writes nothing.
+//! A wait that reaches its park publishes where it waits in the rank's [`Record`], anew whenever it looks up from its
+//! sleep, and takes it back when it ends. A wait that ends earlier writes nothing.
 
 use crate::record::Record;
 use crate::sync::{AtomicU32, Futex, Ordering::*, full_fence, ticks, ticks_per_us};

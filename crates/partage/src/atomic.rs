@@ -1,14 +1,14 @@
 //! Atomics on words of open memory and on elements of arrays: [`Place`].
 //!
 //! Every word has one arbiter, a CPU of the node on which it lies, whichever rank acts: ranks of that node do it there
-//! themselves, others ask. [`Word`]s are integers, floats and pointers of 32 and 64 bits; what a type does not have ([`Number`],
+//! themselves, others ask. (The words of a [domain](crate::domain) may have the network for one.) [`Word`]s are integers, floats and pointers of 32 and 64 bits; what a type does not have ([`Number`],
 //! [`Bits`]) does not compile.
 //!
 //! # Order
 //! An operation is *acquire and release*, unless told otherwise: what a rank put before it published something by an atomic
 //! is seen by whoever has read it by one. [`relaxed`](Place::relaxed) takes that away. [`strict`](Place::strict)
 //! adds that the operation is ordered with every access of its rank before and after it, and that all strict operations of
-//! the job have one order (UPC's strict accesses). The user guide has a chapter on what orders what.
+//! the job have one order (UPC's strict accesses). `docs/memory-model.md` says what orders what.
 //!
 //! # Blocking or not
 //! A call returns when the operation has been done. [`start`](Place::start) gives the same operations as
@@ -31,6 +31,7 @@
 //! ```
 
 use crate::array::SharedArray;
+use crate::domain::Rules;
 use crate::job::{Inner, Job};
 use crate::ptr::GlobalPtr;
 use crate::scope::{Event, Given};
@@ -60,6 +61,7 @@ mod sealed {
 
     pub trait Word: Copy {
         const KIND: Kind;
+        const IS_NUMBER: bool;
         fn to_word(self) -> u64;
         fn from_word(bits: u64) -> Self;
     }
@@ -74,6 +76,7 @@ macro_rules! words {
         impl Number for $t {}
         impl sealed::Word for $t {
             const KIND: Kind = Kind::$kind;
+            const IS_NUMBER: bool = true;
             #[inline(always)]
             fn to_word(self) -> u64 {
                 $to(self)
@@ -112,6 +115,7 @@ words! {
 impl<T: 'static> Word for GlobalPtr<T> {}
 impl<T: 'static> sealed::Word for GlobalPtr<T> {
     const KIND: Kind = Kind::Unsigned;
+    const IS_NUMBER: bool = false;
     #[inline(always)]
     fn to_word(self) -> u64 {
         self.bits()
@@ -123,13 +127,15 @@ impl<T: 'static> sealed::Word for GlobalPtr<T> {
 }
 
 /// A word in some rank's memory, on which operations are atomic: what [`GlobalPtr::at`] and
-/// [`SharedArray::at`](crate::array::SharedArray::at) give.
+/// [`SharedArray::at`](crate::array::SharedArray::at) give, and [`AtomicDomain::at`](crate::domain::AtomicDomain::at).
 #[derive(Debug)]
 pub struct Place<'j, T> {
     by: By<'j, T>,
     /// Where it is, if it can be reached by a copy: found once, so that operations one after the other do not look again.
     near: Option<Mapped<'j, T>>,
     order: Order,
+    /// By whose rules, if it is in a domain.
+    domain: Option<&'j Rules>,
 }
 
 impl<T> Clone for Place<'_, T> {
@@ -159,7 +165,7 @@ impl<T: Word> GlobalPtr<T> {
     /// This word, for atomics.
     #[inline(always)]
     pub fn at(self, job: &Job) -> Place<'_, T> {
-        Place { by: By::Rank(job, self), near: job.reach().word(self.place()), order: Order::Both }
+        Place { by: By::Rank(job, self), near: job.reach().word(self.place()), order: Order::Both, domain: None }
     }
 }
 
@@ -258,12 +264,23 @@ operations! {
 
 impl<'j, T: Word> Place<'j, T> {
     pub(crate) fn of_target(target: &'j Arrival<'j>, ptr: GlobalPtr<T>) -> Self {
-        Place { by: By::Handler(target, ptr), near: target.reach().word(ptr.place()), order: Order::Both }
+        let near = target.reach().word(ptr.place());
+        Place { by: By::Handler(target, ptr), near, order: Order::Both, domain: None }
     }
 
     #[inline(always)]
     pub(crate) fn of_array(array: &'j SharedArray<T>, i: usize, near: Option<Mapped<'j, T>>) -> Self {
-        Place { by: By::Array(array, i), near, order: Order::Both }
+        Place { by: By::Array(array, i), near, order: Order::Both, domain: None }
+    }
+
+    /// The same word in a domain.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn within(self, rules: &'j Rules) -> Self {
+        if matches!(self.by, By::Handler(..)) {
+            rules.refuse_handler();
+        }
+        Place { near: if rules.is_native { None } else { self.near }, domain: Some(rules), ..self }
     }
 
     /// The same word, for operations that order nothing else.
@@ -315,12 +332,15 @@ impl<'j, T: Word> Place<'j, T> {
     /// The same for a slow path. A new value, so that on the others nothing has to be in memory.
     #[inline(always)]
     fn afar(self) -> Self {
-        Place { by: self.by, near: None, order: self.order }
+        Place { by: self.by, near: None, order: self.order, domain: self.domain }
     }
 
     #[inline(always)]
     #[track_caller]
     fn apply(self, call: &'static str, op: Op, operand: T, expected: T) -> T {
+        if let Some(rules) = self.domain {
+            rules.check(call, op);
+        }
         if self.order == Order::Strict {
             self.afar().settle(call);
         }
@@ -335,6 +355,9 @@ impl<'j, T: Word> Place<'j, T> {
     #[track_caller]
     fn begin<R>(self, call: &'static str, op: Op, operand: T, expected: T, read: fn(u64, u64) -> R) -> Event<'j, R> {
         let what = self.what(op, operand, expected);
+        if let Some(rules) = self.domain {
+            rules.check(call, op);
+        }
         if self.order == Order::Strict {
             self.afar().settle(call);
         }
@@ -361,7 +384,11 @@ impl<'j, T: Word> Place<'j, T> {
     #[track_caller]
     fn far(self, call: &'static str, what: Atomic) -> u64 {
         let (inner, site, at) = self.question(call);
-        match inner.atomic_far(site, at, what) {
+        let old = match self.is_native() {
+            true => inner.atomic_native(site, at, what),
+            false => inner.atomic_far(site, at, what),
+        };
+        match old {
             Some(old) => old,
             None => self.refuse(call),
         }
@@ -372,8 +399,16 @@ impl<'j, T: Word> Place<'j, T> {
     #[track_caller]
     fn begin_far<R>(self, call: &'static str, what: Atomic, read: fn(u64, u64) -> R) -> Event<'j, R> {
         let (inner, site, at) = self.question(call);
-        let Some(slot) = inner.start_atomic_far(site, at, what) else { self.refuse(call) };
+        let slot = match self.is_native() {
+            true => inner.start_atomic_native(site, at, what),
+            false => inner.start_atomic_far(site, at, what),
+        };
+        let Some(slot) = slot else { self.refuse(call) };
         Event::asked(Given::new(inner.clone(), site, slot), what.expected, read)
+    }
+
+    fn is_native(self) -> bool {
+        self.domain.is_some_and(|rules| rules.is_native)
     }
 
     /// Whom to ask, for which call, about which place; panics if that is wrong or there is nobody to ask.
@@ -468,6 +503,9 @@ macro_rules! batched {
             #[track_caller]
             pub fn $name<T: $bound>(&mut self, place: Place<'_, T>, value: T) {
                 let what = place.relaxed().what($op, operations!(@value T, value $(, $value)?), T::zeroed());
+                if let Some(rules) = place.domain {
+                    rules.check(stringify!($name), $op);
+                }
                 match place.near {
                     Some(word) => _ = word.atomic(what),
                     None => self.gather(stringify!($name), place.afar(), what),
@@ -518,6 +556,16 @@ impl Batch<'_> {
     #[track_caller]
     fn gather<T: Word>(&mut self, call: &'static str, place: Place<'_, T>, what: Atomic) {
         let (inner, site, at) = place.question(call);
+        if place.is_native() {
+            let slot = self.one_more();
+            if inner.start_native(site, at, what, slot).is_none() {
+                // No answer comes.
+                let answered = inner.seat.landing().answers.answer(slot, 0);
+                debug_assert!(answered);
+                place.refuse(call);
+            }
+            return;
+        }
         if !inner.may_ask_for_atomic(site, at, what) {
             place.refuse(call);
         }
@@ -533,15 +581,21 @@ impl Batch<'_> {
     }
 
     fn send(&mut self, rank: usize) {
-        let (inner, site) = (&self.job.all().inner, self.site);
-        let (head, pairs) = &mut self.to[rank];
-        if !pairs.is_empty() {
-            let answers = &inner.seat.landing().answers;
-            let sent = self.sent.get_or_insert_with(|| Given::new(inner.clone(), site, answers.take(0)));
-            answers.one_more(sent.slot);
+        if !self.to[rank].1.is_empty() {
+            let slot = self.one_more();
+            let (head, pairs) = &mut self.to[rank];
             let pairs = std::mem::take(pairs);
-            inner.send_atomics(site, rank as u32, sent.slot, *head, &pairs);
+            self.job.all().inner.send_atomics(self.site, rank as u32, slot, *head, &pairs);
         }
+    }
+
+    /// The slot of all that is sent, to which one more answer will come.
+    fn one_more(&mut self) -> u32 {
+        let (inner, site) = (&self.job.all().inner, self.site);
+        let answers = &inner.seat.landing().answers;
+        let sent = self.sent.get_or_insert_with(|| Given::new(inner.clone(), site, answers.take(0)));
+        answers.one_more(sent.slot);
+        sent.slot
     }
 }
 

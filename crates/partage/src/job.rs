@@ -2,6 +2,7 @@
 
 use crate::am::{Counters, in_handler};
 use crate::array::Arrays;
+use crate::domain::Arbiter;
 use crate::error::{Error, Result};
 use crate::fail;
 use crate::image::Image;
@@ -67,6 +68,8 @@ pub(crate) struct Inner {
     pub arrays: Arrays,
     pub kept: Kept,
     pub leaks: Leaks,
+    /// Who is to do the atomics of domains.
+    pub atomics: Arbiter,
     /// How often something was served.
     pub served: Cell<u64>,
     /// Polls of events since this rank last made progress for one.
@@ -382,7 +385,7 @@ impl Deref for Job {
 }
 
 impl Job {
-    pub(crate) fn new(seat: Seat, rank: usize, reference: bool, leaks: bool) -> Job {
+    pub(crate) fn new(seat: Seat, rank: usize, reference: bool, leaks: bool, atomics: Arbiter) -> Job {
         let node = seat.node();
         let (size, serial) = (node.ranks().count(), node.serial());
         let [reach, guarded] = [Half::Open, Half::Guarded].map(|half| {
@@ -404,6 +407,7 @@ impl Job {
             arrays: Arrays::default(),
             kept: Kept::default(),
             leaks: Leaks::new(leaks),
+            atomics,
             served: Cell::new(0),
             polls: Cell::new(0),
         };

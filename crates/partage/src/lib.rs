@@ -32,6 +32,8 @@ pub mod array;
 pub mod atomic;
 pub mod block;
 #[deny(unsafe_code)]
+pub mod domain;
+#[deny(unsafe_code)]
 pub mod error;
 #[deny(unsafe_code)]
 mod fail;
@@ -83,11 +85,13 @@ pub mod prelude {
     pub use partage_plan::layout::Layout;
 }
 
-/// What the README and the guide show is compiled and run.
+/// What the README, the guide and the memory model show is compiled and run.
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../../../README.md")]
     mod readme {}
     #[doc = include_str!("../../../docs/guide.md")]
     mod guide {}
+    #[doc = include_str!("../../../docs/memory-model.md")]
+    mod memory_model {}
 }

@@ -7,7 +7,7 @@
 //! puts, is seen by the next holder. If a rank unwinds, the lock is released and the value stays as it was: nobody sees it
 //! half changed, so a lock is never poisoned.
 //!
-//! A rank that waits gets the lock as long as holders release it: others pass it over for about a millisecond (where
+//! A rank that waits gets the lock as long as holders release it: others pass it over for half a millisecond or so (where
 //! ranks share cores, once it is the first that waits). It serves others meanwhile, as in every wait, and sends nothing: a
 //! lock on another node is asked for once. A guard that is kept or forgotten keeps the lock; a report
 //! of where the ranks are says who has it, and since which line.
@@ -47,7 +47,7 @@ use partage_conduit::record::Site;
 use partage_conduit::reference::{GRANT, LOCK, UNLOCK};
 use partage_conduit::shm::lock as told;
 use partage_conduit::shm::rma::Reach;
-use partage_conduit::sync::{ticks, ticks_per_us};
+use partage_conduit::sync::ticks;
 use partage_conduit::wait::{Aborted, Bell, Cores};
 use partage_conduit::word::{Atomic, Op};
 use partage_plan::layout::{Layout, Spread};
@@ -58,9 +58,6 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::rc::Rc;
-
-/// Others pass over a rank that waits for a lock for this long.
-const PATIENCE_US: u64 = 1000;
 
 /// Where a value lies after its lock, and the bytes of both.
 struct Shape<T>(PhantomData<T>);
@@ -494,8 +491,8 @@ fn try_take<'a, T: Pod>(inner: &'a Rc<Inner>, place: Place) -> Option<Guard<'a, 
 #[track_caller]
 fn take_slowly(inner: &Rc<Inner>, cell: &Cell, mine: Owner, place: Place, at: &'static Location<'static>) -> bool {
     let site = Site { call: "lock", at };
-    let (me, ticks_per_us) = (inner.rank, ticks_per_us());
-    match cell.take(mine, &Wanting { inner, cell, site, place, ticks_per_us }) {
+    let me = inner.rank;
+    match cell.take(mine, &Wanting { inner, cell, site, place }) {
         Ok(()) => true,
         Err(Refused::Aborted) => {
             inner.unless_over::<()>(Err(Aborted));
@@ -528,12 +525,15 @@ struct Wanting<'a> {
     cell: &'a Cell,
     site: Site,
     place: Place,
-    ticks_per_us: u64,
 }
 
 impl Neighbours for Wanting<'_> {
     fn of(&self, near: usize) -> Option<(&Turn, &Bell)> {
         self.inner.seat.node().of(near)
+    }
+
+    fn starves(&self, since: u64) -> bool {
+        self.inner.seat.node().starves(since)
     }
 }
 
@@ -552,10 +552,9 @@ impl Waits for Wanting<'_> {
         self.inner.wait_saying(wait, done)
     }
 
-    /// Where ranks share cores everybody waits for longer than that, and a lock that is always handed over waits for cores.
-    fn starves(&self, begun: u64, head: u64) -> bool {
-        let since = if self.inner.seat.waiter().cores() == Cores::Own { begun } else { head };
-        ticks().wrapping_sub(since) > PATIENCE_US * self.ticks_per_us
+    /// Where ranks share cores everybody waits for long, and a lock that is always handed over waits for cores.
+    fn counts(&self, begun: u64, head: u64) -> u64 {
+        if self.inner.seat.waiter().cores() == Cores::Own { begun } else { head }
     }
 
     fn now(&self) -> u64 {

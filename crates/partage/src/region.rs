@@ -42,7 +42,8 @@ use partage_conduit::record::Site;
 use partage_conduit::reference;
 use partage_conduit::runs::{Group, Packet};
 use partage_conduit::shm::rma::Reach;
-use partage_plan::region::{Cursor, Extent, Pair, Row, meet};
+use partage_plan::layout::Spread;
+use partage_plan::region::{Cursor, Extent, Pair, meet};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -104,7 +105,7 @@ impl<T: Pod> SharedArray<T> {
         if self.slot == dst.slot && meet(&from, 0, &to, 0) {
             overlap(me, site.call);
         }
-        copy::<T>(site, self, &from, dst, &to, total);
+        copy(site, (&self.side(), &mut Cursor::new(&from)), (&dst.side(), &mut Cursor::new(&to)), total);
     }
 
     #[track_caller]
@@ -112,7 +113,7 @@ impl<T: Pod> SharedArray<T> {
         let total = self.check_region(site, there).total;
         let here = check_private(self.inner.rank, site.call, to, dst.len());
         check_destination(self.inner.rank, site.call, total, here, to);
-        start_gets(self, site, &mut Cursor::new(there.rows()), dst, &mut Cursor::new(to.rows()))
+        start_gets(&self.side(), site, &mut Cursor::new(there), bytemuck::cast_slice_mut(dst), &mut Cursor::new(to))
     }
 
     #[track_caller]
@@ -120,7 +121,7 @@ impl<T: Pod> SharedArray<T> {
         let total = self.check_region(site, there).total;
         let here = check_private(self.inner.rank, site.call, from, src.len());
         check_destination(self.inner.rank, site.call, here, total, there);
-        start_puts(self, site, &mut Cursor::new(there.rows()), src, &mut Cursor::new(from.rows()))
+        start_puts(&self.side(), site, &mut Cursor::new(there), bytemuck::cast_slice(src), &mut Cursor::new(from))
     }
 
     /// Refuses a shape that does not lie in the array.
@@ -199,7 +200,7 @@ impl<T: Pod> GlobalPtr<T> {
         if self.rank() == dst.rank() && self.may_meet(&from, &here.bounds, dst, &to, &there.bounds) {
             overlap(me, site.call);
         }
-        copy::<T>(site, &Pointed::new(job, self), &from, &Pointed::new(job, dst), &to, here.total);
+        copy(site, (&self.side(job), &mut Cursor::new(&from)), (&dst.side(job), &mut Cursor::new(&to)), here.total);
     }
 
     /// Have two shapes values in common, counted from two pointers to one rank? Sure only if these are some number of values
@@ -230,7 +231,7 @@ impl<T: Pod> GlobalPtr<T> {
         let total = self.check_region(job, site, there).total;
         let here = check_private(job.rank(), site.call, to, dst.len());
         check_destination(job.rank(), site.call, total, here, to);
-        start_gets(&Pointed::new(job, self), site, &mut Cursor::new(there.rows()), dst, &mut Cursor::new(to.rows()))
+        start_gets(&self.side(job), site, &mut Cursor::new(there), bytemuck::cast_slice_mut(dst), &mut Cursor::new(to))
     }
 
     #[inline]
@@ -246,7 +247,7 @@ impl<T: Pod> GlobalPtr<T> {
         let total = self.check_region(job, site, there).total;
         let here = check_private(job.rank(), site.call, from, src.len());
         check_destination(job.rank(), site.call, here, total, there);
-        start_puts(&Pointed::new(job, self), site, &mut Cursor::new(there.rows()), src, &mut Cursor::new(from.rows()))
+        start_puts(&self.side(job), site, &mut Cursor::new(there), bytemuck::cast_slice(src), &mut Cursor::new(from))
     }
 
     /// Refuses a shape that does not lie in a segment.
@@ -397,79 +398,64 @@ fn overlap(me: crate::team::Rank, call: &str) -> ! {
     panic!("{me}: {call}: source and destination have elements in common; copy them through a buffer")
 }
 
-/// Shared elements by their numbers: an array's, or those after a pointer.
-trait Lies {
-    /// In which half of segments.
-    const HALF: Half;
-
-    fn inner(&self) -> &Rc<Inner>;
-
+/// Shared elements by their numbers: an array's, or those after a pointer. Nothing here knows their type, so that all of
+/// this is compiled once.
+struct Side<'a> {
+    inner: &'a Rc<Inner>,
     /// What can be reached of it by a copy.
-    fn mapped(&self) -> &Reach;
+    mapped: &'a Reach,
+    half: Half,
+    /// Bytes of an element.
+    size: usize,
+    lies: Lies<'a>,
+}
 
+/// Where they lie in their half.
+enum Lies<'a> {
+    /// In parts that begin there.
+    Spread(&'a Spread, u64),
+    /// One after the other.
+    From(At),
+}
+
+impl<T: Pod> SharedArray<T> {
+    #[inline(always)]
+    fn side(&self) -> Side<'_> {
+        let lies = Lies::Spread(&self.spread, self.start);
+        Side { inner: &self.inner, mapped: &self.inner.guarded, half: Half::Guarded, size: size_of::<T>(), lies }
+    }
+}
+
+impl<T: Pod> GlobalPtr<T> {
+    #[inline(always)]
+    fn side(self, job: &Job) -> Side<'_> {
+        let (inner, lies) = (&job.all().inner, Lies::From(self.place()));
+        Side { inner, mapped: &inner.reach, half: Half::Open, size: size_of::<T>(), lies }
+    }
+}
+
+impl Side<'_> {
     /// Where element `i` lies in its half, and how many from it on follow each other there.
-    fn stretch(&self, i: usize) -> (At, usize);
-}
-
-impl<T: Pod> Lies for SharedArray<T> {
-    const HALF: Half = Half::Guarded;
-
-    fn inner(&self) -> &Rc<Inner> {
-        &self.inner
-    }
-
-    #[inline(always)]
-    fn mapped(&self) -> &Reach {
-        &self.inner.guarded
-    }
-
     #[inline(always)]
     fn stretch(&self, i: usize) -> (At, usize) {
-        let (member, k, together) = self.spread.stretch(i);
-        (At { rank: member as u32, offset: self.start + (k * size_of::<T>()) as u64 }, together)
-    }
-}
-
-struct Pointed<'j, T> {
-    inner: &'j Rc<Inner>,
-    first: GlobalPtr<T>,
-}
-
-impl<'j, T> Pointed<'j, T> {
-    fn new(job: &'j Job, first: GlobalPtr<T>) -> Self {
-        Pointed { inner: &job.all().inner, first }
-    }
-}
-
-impl<T: Pod> Lies for Pointed<'_, T> {
-    const HALF: Half = Half::Open;
-
-    fn inner(&self) -> &Rc<Inner> {
-        self.inner
-    }
-
-    #[inline(always)]
-    fn mapped(&self) -> &Reach {
-        &self.inner.reach
-    }
-
-    #[inline(always)]
-    fn stretch(&self, i: usize) -> (At, usize) {
-        let At { rank, offset } = self.first.place();
-        (At { rank, offset: offset + (i * size_of::<T>()) as u64 }, usize::MAX)
+        match self.lies {
+            Lies::Spread(spread, start) => {
+                let (member, k, together) = spread.stretch(i);
+                (At { rank: member as u32, offset: start + (k * self.size) as u64 }, together)
+            }
+            Lies::From(At { rank, offset }) => (At { rank, offset: offset + (i * self.size) as u64 }, usize::MAX),
+        }
     }
 }
 
 /// Walks both sides, which were checked, and hands over the runs that lie at one stride: where the first is there, and in
 /// bytes here.
 #[inline(always)]
-fn walk<T: Pod>(
-    side: &impl Lies,
-    there: &mut Cursor<impl Iterator<Item = Row>>,
-    here: &mut Cursor<impl Iterator<Item = Row>>,
-    mut each: impl FnMut(At, usize, Runs),
-) {
-    let size = size_of::<T>();
+fn walk(side: &Side<'_>, there: &mut Cursor<'_>, here: &mut Cursor<'_>, mut each: impl FnMut(At, usize, Runs)) {
+    let size = side.size;
+    if size == 0 {
+        return;
+    }
     while let Some(Pair { starts: [mut i, mut k], len, mut count, strides: [far, near] }) = there.pair(here) {
         while count > 0 {
             let (at, together) = side.stretch(i);
@@ -503,59 +489,49 @@ fn walk<T: Pod>(
 }
 
 /// Starts writing; both sides were checked.
-#[inline]
-fn start_puts<T: Pod>(
-    side: &impl Lies,
+fn start_puts(
+    side: &Side<'_>,
     site: Site,
-    there: &mut Cursor<impl Iterator<Item = Row>>,
-    src: &[T],
-    here: &mut Cursor<impl Iterator<Item = Row>>,
+    there: &mut Cursor<'_>,
+    src: &[u8],
+    here: &mut Cursor<'_>,
 ) -> Option<Transfer> {
-    let src: &[u8] = bytemuck::cast_slice(src);
-    let mut far = Far::new(side, site);
-    walk::<T>(side, there, here, |at, from, runs| {
-        if side.mapped().write_runs(at, &src[from..], runs).is_err() {
-            far.put(at, &src[from..], runs);
+    let mut far = None;
+    walk(side, there, here, |at, from, runs| {
+        if side.mapped.write_runs(at, &src[from..], runs).is_err() {
+            Far::of(&mut far, side, site).put(at, &src[from..], runs);
         }
     });
-    far.put_all()
+    far.and_then(|far| far.put_all())
 }
 
 /// Starts reading; both sides were checked.
-#[inline]
-fn start_gets<T: Pod>(
-    side: &impl Lies,
+fn start_gets(
+    side: &Side<'_>,
     site: Site,
-    there: &mut Cursor<impl Iterator<Item = Row>>,
-    dst: &mut [T],
-    here: &mut Cursor<impl Iterator<Item = Row>>,
+    there: &mut Cursor<'_>,
+    dst: &mut [u8],
+    here: &mut Cursor<'_>,
 ) -> Option<Transfer> {
-    let dst: &mut [u8] = bytemuck::cast_slice_mut(dst);
-    let mut far = Far::new(side, site);
-    walk::<T>(side, there, here, |at, to, runs| {
-        if side.mapped().read_runs(at, &mut dst[to..], runs).is_err() {
-            far.get(at, dst, to, runs);
+    let mut far = None;
+    walk(side, there, here, |at, to, runs| {
+        if side.mapped.read_runs(at, &mut dst[to..], runs).is_err() {
+            Far::of(&mut far, side, site).get(at, dst, to, runs);
         }
     });
-    far.get_all(dst)
+    far.and_then(|far| far.get_all(dst))
 }
 
 /// Copies `total` elements from shared to shared memory, some at a time; both sides were checked.
-fn copy<T: Pod>(
-    site: Site,
-    from: &impl Lies,
-    source: &impl Shape,
-    to: &impl Lies,
-    destination: &impl Shape,
-    total: usize,
-) {
-    let mut some = vec![T::zeroed(); (AT_A_TIME / size_of::<T>().max(1)).clamp(1, total.max(1))];
-    let (mut out, mut into) = (Cursor::new(source.rows()), Cursor::new(destination.rows()));
-    for begun in (0..total).step_by(some.len()) {
-        let dense = 0..some.len().min(total - begun);
-        let some = &mut some[dense.clone()];
-        complete(start_gets(from, site, &mut out, some, &mut Cursor::new(dense.rows())));
-        complete(start_puts(to, site, &mut into, some, &mut Cursor::new(dense.rows())));
+fn copy(site: Site, from: (&Side<'_>, &mut Cursor<'_>), to: (&Side<'_>, &mut Cursor<'_>), total: usize) {
+    let size = from.0.size;
+    let most = (AT_A_TIME / size.max(1)).clamp(1, total.max(1));
+    let mut bytes = vec![0; most * size];
+    for begun in (0..total).step_by(most) {
+        let dense = 0..most.min(total - begun);
+        let some = &mut bytes[..dense.len() * size];
+        complete(start_gets(from.0, site, from.1, some, &mut Cursor::new(&dense)));
+        complete(start_puts(to.0, site, to.1, some, &mut Cursor::new(&dense)));
     }
 }
 
@@ -568,7 +544,7 @@ struct Far<'i> {
     site: Site,
     half: Half,
     started: Option<Started>,
-    /// By rank; none before there is one.
+    /// By rank.
     packets: Vec<Option<Box<Packet>>>,
     /// Packets of a get that are full.
     full: Vec<(u32, Packet)>,
@@ -577,10 +553,12 @@ struct Far<'i> {
 }
 
 impl<'i> Far<'i> {
-    #[inline(always)]
-    fn new<L: Lies>(side: &'i L, site: Site) -> Self {
-        let (packets, full) = (Vec::new(), Vec::new());
-        Far { inner: side.inner(), site, half: L::HALF, started: None, packets, full, slot: None }
+    /// That of this copy, which is made when the first run needs it.
+    fn of<'f>(this: &'f mut Option<Box<Self>>, side: &Side<'i>, site: Site) -> &'f mut Self {
+        this.get_or_insert_with(|| {
+            let (packets, full) = ((0..side.inner.size).map(|_| None).collect(), Vec::new());
+            Box::new(Far { inner: side.inner, site, half: side.half, started: None, packets, full, slot: None })
+        })
     }
 
     #[cold]
@@ -590,7 +568,7 @@ impl<'i> Far<'i> {
             for i in 0..runs.count {
                 let src = &src[i * runs.here..][..runs.len];
                 let started = self.inner.start_put(self.site, self.place(at, i * runs.there), src);
-                self.add(started);
+                self.add(started.expect("memory that the network knows"));
             }
             return;
         }
@@ -610,7 +588,7 @@ impl<'i> Far<'i> {
             for i in 0..runs.count {
                 let dst = &mut dst[to + i * runs.here..][..runs.len];
                 let started = self.inner.start_get(self.site, self.place(at, i * runs.there), dst);
-                self.add(started);
+                self.add(started.expect("memory that the network knows"));
             }
             return;
         }
@@ -630,9 +608,6 @@ impl<'i> Far<'i> {
         add: impl Fn(&mut Packet, Group, usize) -> (usize, usize),
         full: impl Fn(&mut Self, Packet),
     ) {
-        if self.packets.is_empty() {
-            self.packets.resize_with(self.inner.size, || None);
-        }
         let (mut run, mut inside) = (0, 0);
         while run < runs.count {
             let group = Group {
@@ -661,11 +636,11 @@ impl<'i> Far<'i> {
         At { offset: (at.offset + further as u64) | self.half.mark(), ..at }
     }
 
-    fn add(&mut self, started: Option<Started>) {
-        self.started = match (self.started.take(), started) {
-            (Some(before), Some(later)) => Some(before.and(later)),
-            (before, later) => before.or(later),
-        };
+    fn add(&mut self, started: Started) {
+        self.started = Some(match self.started.take() {
+            Some(before) => before.and(started),
+            None => started,
+        });
     }
 
     /// Sends a packet of a put.
@@ -679,14 +654,9 @@ impl<'i> Far<'i> {
     }
 
     /// Sends what is left of a put: what is under way then.
-    #[inline(always)]
-    fn put_all(self) -> Option<Transfer> {
-        if self.packets.is_empty() && self.started.is_none() { None } else { self.put_rest() }
-    }
-
     #[cold]
     #[inline(never)]
-    fn put_rest(mut self) -> Option<Transfer> {
+    fn put_all(mut self) -> Option<Transfer> {
         for (rank, packet) in std::mem::take(&mut self.packets).into_iter().enumerate() {
             if let Some(packet) = packet {
                 self.send(rank as u32, *packet);
@@ -696,14 +666,9 @@ impl<'i> Far<'i> {
     }
 
     /// Asks for all that a get needs: what is under way then.
-    #[inline(always)]
-    fn get_all(self, dst: &mut [u8]) -> Option<Transfer> {
-        if self.packets.is_empty() && self.started.is_none() { None } else { self.get_rest(dst) }
-    }
-
     #[cold]
     #[inline(never)]
-    fn get_rest(mut self, dst: &mut [u8]) -> Option<Transfer> {
+    fn get_all(mut self, dst: &mut [u8]) -> Option<Transfer> {
         let open = self.packets.into_iter().enumerate();
         self.full.extend(open.filter_map(|(rank, packet)| packet.map(|packet| (rank as u32, *packet))));
         let (inner, site) = (self.inner, self.site);

@@ -1,5 +1,6 @@
 //! Every `PARTAGE_*` variable, in one table: what `partage info` prints, what start-up reads, what is warned about.
 
+use crate::domain::Arbiter;
 use crate::{Error, Result};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 20] = [
+const TABLE: [(&str, &str, &str); 21] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -48,6 +49,11 @@ const TABLE: [(&str, &str, &str); 20] = [
     ("PARTAGE_INTERFACE", "one that all share", "address of the interface between nodes"),
     ("PARTAGE_CONNECT", "10", "seconds that processes of other nodes may take to answer at the start"),
     ("PARTAGE_PROGRESS", "thread", "who serves other nodes while ranks compute: thread, or none"),
+    (
+        "PARTAGE_ATOMICS",
+        "auto",
+        "who does the atomics of domains: auto (the network where it can), cpu, or network (an error where it cannot)",
+    ),
     ("PARTAGE_LIBFABRIC", "libfabric.so.1", "the library between nodes"),
     ("PARTAGE_PROTOCOL", "none", "set by `partage run`: the version of its protocol"),
 ];
@@ -95,6 +101,7 @@ pub(crate) struct Settings {
     pub interface: Option<String>,
     pub connect: Option<Duration>,
     pub no_progress_thread: bool,
+    pub atomics: Arbiter,
     pub hang_after: Option<Duration>,
     pub timeout: Option<Duration>,
     pub test_procs: Option<Option<usize>>,
@@ -161,6 +168,11 @@ impl Settings {
             interface: get("PARTAGE_INTERFACE"),
             connect: seconds("PARTAGE_CONNECT")?,
             no_progress_thread: one_of("PARTAGE_PROGRESS", &["thread", "none"])? == Some(1),
+            atomics: match one_of("PARTAGE_ATOMICS", &["auto", "cpu", "network"])? {
+                Some(1) => Arbiter::Cpu,
+                Some(2) => Arbiter::Network,
+                _ => Arbiter::Auto,
+            },
             hang_after: seconds("PARTAGE_HANG_AFTER")?,
             timeout: seconds("PARTAGE_TIMEOUT")?,
             test_procs,
@@ -222,6 +234,8 @@ mod tests {
         assert_eq!(with("PARTAGE_SEGMENT", "512M").unwrap().segment, Some(512 << 20));
         assert_eq!(with("PARTAGE_HANG_AFTER", "500ms").unwrap().hang_after, Some(Duration::from_millis(500)));
         assert_eq!(with("PARTAGE_HANG_AFTER", "never").unwrap().hang_after, None);
+        assert_eq!(with("PARTAGE_ATOMICS", "cpu").unwrap().atomics, Arbiter::Cpu);
+        assert_eq!(with("PARTAGE_ATOMICS", "network").unwrap().atomics, Arbiter::Network);
         assert_eq!(with("PARTAGE_TEST", "procs=3").unwrap().test_procs, Some(Some(3)));
     }
 
@@ -238,6 +252,7 @@ mod tests {
             ("PARTAGE_TIMEOUT", "-3"),
             ("PARTAGE_WAIT", "spin"),
             ("PARTAGE_TEST", "procs=0"),
+            ("PARTAGE_ATOMICS", "nic"),
         ] {
             let e = with(name, value).unwrap_err();
             assert!(e.to_string().starts_with(&format!("{name}={value}: must be ")), "{e}");

@@ -6,6 +6,7 @@
 //!
 //! Jobs of one process may follow one another, never overlap.
 
+use crate::domain::Arbiter;
 use crate::error::{Error, Result};
 use crate::fail::{self, Unwound};
 use crate::image;
@@ -179,9 +180,10 @@ impl Launch {
         };
         let watching = watching.start(node.clone());
         let fate = if processes > 1 { Fate::Exit } else { fate };
-        let (reference, leaks) = (settings.reference, settings.leaks);
+        let (reference, leaks, atomics) = (settings.reference, settings.leaks, settings.atomics);
         let serving = Serving::start(&node).map_err(Error::start)?;
-        let crew = Crew { node: node.clone(), site, fate, reference, leaks, body, first_failure: Arc::default() };
+        let crew =
+            Crew { node: node.clone(), site, fate, reference, leaks, atomics, body, first_failure: Arc::default() };
         let results = crew.work();
         if node.net().is_some() && crew.first_failure.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
             // What this process sent last may not have left it, and others may still need it to.
@@ -272,6 +274,7 @@ struct Crew<'f, F> {
     fate: Fate,
     reference: bool,
     leaks: bool,
+    atomics: Arbiter,
     body: &'f F,
     first_failure: Arc<Mutex<Option<String>>>,
 }
@@ -310,7 +313,7 @@ impl<F> Crew<'_, F> {
             first_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(line.into());
             node.abort(fail::PANICKED as u32);
         });
-        let job = Job::new(self.node.seat(r), r, self.reference, self.leaks);
+        let job = Job::new(self.node.seat(r), r, self.reference, self.leaks, self.atomics);
         // A rank that starts late, when the job has been aborted, finds out at its first wait.
         let result = catch_unwind(AssertUnwindSafe(|| {
             let result = (self.body)(&job);

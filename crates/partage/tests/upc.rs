@@ -3,6 +3,7 @@
 //! The line of code that the table shows for a row stands in the row's test.
 
 use partage::bytemuck;
+use partage::domain::Op;
 use partage::prelude::*;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -472,6 +473,101 @@ fn no_block() {
 }
 
 #[test]
+fn all_lock_alloc() {
+    partage::test(3, |job| {
+        let lock = job.mutexes::<()>(1).unwrap();
+        assert_eq!(lock.len(), 1);
+        let mine = lock.try_lock(0).is_some();
+        job.barrier();
+        assert!(all(job, u8::from(mine)).contains(&1), "one lock for all, and it is free at first");
+    });
+}
+
+#[test]
+fn global_lock_alloc() {
+    partage::test(3, |job| {
+        let told = job.alloc_all::<MutexPtr<()>>(1).unwrap();
+        if job.rank().0 == 1 {
+            told.put(job, job.alloc_mutex(()).unwrap());
+        }
+        job.barrier();
+        let lock = told.on(Rank(1)).get(job);
+        drop(lock.lock(job));
+        job.barrier();
+        job.ranks().filter(|r| r.0 == 1).for_each(|_| assert_eq!(lock.rank(), Rank(1)));
+    });
+}
+
+#[test]
+fn lock() {
+    partage::test(4, |job| {
+        let (lock, a) = (job.mutexes::<()>(1).unwrap(), job.array::<u64>(4).unwrap());
+        for _ in 0..100 {
+            let _held = lock.lock(0);
+            (0..4).for_each(|i| a.put(i, a.get(i) + 1));
+        }
+        job.barrier();
+        assert_eq!(a.fetch(..).wait(), [400; 4]);
+        job.barrier();
+    });
+}
+
+#[test]
+fn lock_attempt() {
+    partage::test(2, |job| {
+        let lock = job.mutexes::<()>(1).unwrap();
+        let held = (job.rank().0 == 0).then(|| lock.try_lock(0).unwrap());
+        job.barrier();
+        assert!(lock.try_lock(0).is_none());
+        job.barrier();
+        drop(held);
+        job.barrier();
+    });
+}
+
+#[test]
+fn unlock() {
+    partage::test(2, |job| {
+        let lock = job.mutexes::<()>(1).unwrap();
+        if job.rank().0 == 0 {
+            let held = lock.lock(0);
+            job.barrier();
+            drop(held);
+        } else {
+            job.barrier();
+            drop(lock.lock(0)); // It waits for the other.
+        }
+        job.barrier();
+    });
+}
+
+#[test]
+fn lock_free() {
+    partage::test(2, |job| {
+        MutexPtr::<()>::NULL.free(job);
+        let before = job.allocated();
+        let lock = job.alloc_mutex(()).unwrap();
+        let held = lock.lock(job);
+        lock.free(job);
+        drop(held);
+        assert_eq!(job.allocated(), before);
+    });
+}
+
+#[test]
+fn relock() {
+    let said = failure(|job| {
+        let lock = job.mutexes::<()>(job.size()).unwrap();
+        if job.rank().0 == 0 {
+            let _held = lock.lock(0);
+            let _again = lock.lock(0);
+        }
+        job.barrier();
+    });
+    says(said, &["rank 0", "lock: this rank has lock 0 since ", "upc.rs:"]);
+}
+
+#[test]
 fn ticks() {
     partage::test(2, |_| {
         let begun = Instant::now();
@@ -723,6 +819,34 @@ fn atomics_of_two_orders() {
 }
 
 #[test]
+fn atomic_domains() {
+    partage::test(4, |job| {
+        let a = job.array::<i64>(4).unwrap();
+        let domain = job.atomic_domain::<i64>(&[Op::Add, Op::Load]).unwrap();
+        domain.at(a.at(1)).fetch_add(2);
+        domain.at(a.at(1)).relaxed().add(-1);
+        job.barrier();
+        assert_eq!(domain.at(a.at(1)).strict().load(), 4);
+    });
+}
+
+#[test]
+fn atomic_isfast() {
+    partage::test(2, |job| {
+        let domain = job.atomic_domain::<u64>(&Op::ALL).unwrap();
+        // On one node there is no network to do them.
+        assert!(!domain.is_native() || job.ranks().any(|r| !job.same_node(r)));
+    });
+    // What was not asked for is refused, as it would be where the network does not do it.
+    let other = failure(|job| {
+        let a = job.array::<u64>(3).unwrap();
+        let domain = job.atomic_domain::<u64>(&[Op::Add]).unwrap();
+        domain.at(a.at(0)).store(1);
+    });
+    says(other, &["store in a domain that was not asked for it: give Op::Store to atomic_domain"]);
+}
+
+#[test]
 fn nonblocking_get() {
     partage::test(3, |job| {
         let a = job.array::<u32>(30).unwrap();
@@ -838,6 +962,82 @@ fn dump() {
         let p = job.alloc_blocks_all::<u64>(Layout::block_cyclic(24, 4)).unwrap().offset(job, 6);
         assert_eq!(format!("{p:?}"), format!("{:#x}@1, 2 of [4]", p.addrfield()));
         assert_eq!(format!("{:?}", GlobalPtr::<u64>::NULL), "null");
+    });
+}
+
+#[test]
+fn vector_lists() {
+    partage::test(3, |job| {
+        let a = job.array::<u32>(Layout::block_cyclic(24, 4)).unwrap();
+        let b = job.array::<u32>(24).unwrap();
+        let src = [10, 11, 12, 13, 14, 15, 16, 17];
+        if job.rank().0 == 1 {
+            // The lists need not be alike: the k-th of one is the k-th of the other.
+            a.put_region_from(&[17..20, 2..4], &src, &[0..1, 4..8]);
+            a.copy_region_to(&[2..4, 17..18], &b, &[0..1, 22..24]);
+        }
+        job.barrier();
+        let mut got = [0; 6];
+        a.get_region_to(&[2..4, 17..20], &mut got, &[0..1, 2..6]);
+        assert_eq!(got, [16, 0, 17, 10, 14, 15]);
+        assert_eq!([0, 22, 23].map(|i| b.get(i)), [16, 17, 10]);
+    });
+}
+
+#[test]
+fn indexed_lists() {
+    partage::test(3, |job| {
+        let a = job.array::<u32>(Layout::cyclic(20)).unwrap();
+        a.my_indices().for_each(|i| a.put(i, i as u32));
+        job.barrier();
+        let mut got = [0; 6];
+        a.get_region(Indexed { starts: &[9, 3, 14], len: 2 }, &mut got);
+        assert_eq!(got, [9, 10, 3, 4, 14, 15]);
+    });
+}
+
+#[test]
+fn one_stride() {
+    partage::test(3, |job| {
+        let mine = job.alloc_all::<u64>(40).unwrap();
+        let (there, src) = (mine.on(job.neighbor(1)), [1, 2, 3, 4, 5, 6, 7, 8]);
+        there.put_region(job, Region::at(1).run(2).times(4, 10), &src);
+        job.barrier();
+        let all = mine.fetch(job, 40).wait();
+        assert!((0..40).all(|i| all[i] == if [1, 2].contains(&(i % 10)) { (i / 10 * 2 + i % 10) as u64 } else { 0 }));
+    });
+}
+
+#[test]
+fn many_strides() {
+    partage::test(3, |job| {
+        // A box of 2 x 3 x 2 in one of 2 x 5 x 6, and the same box dense, with its dimensions the other way round.
+        let a = job.array::<u16>(Layout::bricks([2, 5, 6])).unwrap();
+        a.my_indices().for_each(|i| a.put(i, i as u16));
+        job.barrier();
+        let (there, mut got) = (Region::at(0).run(2).times(3, 6).times(2, 30), [0; 12]);
+        a.get_region_to(there, &mut got, Region::at(0).times(2, 6).times(3, 2).times(2, 1));
+        assert_eq!(got, [0, 30, 6, 36, 12, 42, 1, 31, 7, 37, 13, 43]);
+        assert!(there.indices().eq(Region::at(0).run(2).times(3, 6).times(2, 30).indices()));
+    });
+}
+
+#[test]
+fn strided_async() {
+    partage::test(3, |job| {
+        let a = job.array::<u32>(Layout::rows(6, 4)).unwrap();
+        let column = |c: usize| Region::at(c).times(6, 4);
+        let (src, mut got) = ([job.rank().0 + 1; 6], [9; 6]);
+        job.scope(|s| {
+            if job.rank().0 == 0 {
+                let going = s.put_region(&a, column(0), &src);
+                let coming = s.get_region(&a, column(3), &mut got);
+                going.wait();
+                assert_eq!(coming.wait(), &[0; 6]);
+            }
+        });
+        job.barrier();
+        assert!((0..24).all(|i| a.get(i) == u32::from(i % 4 == 0)));
     });
 }
 

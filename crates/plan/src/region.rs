@@ -75,7 +75,7 @@ impl Region {
 
     /// Its first row, and the levels outside: levels that go on where the one inside ends are part of it, as far as they
     /// are innermost. It has elements.
-    #[inline]
+    #[inline(always)]
     fn first_row(&self) -> (Row, &[(usize, usize)]) {
         let mut row = Row { start: self.start, len: self.run, count: 1, stride: 0 };
         for (i, &(count, stride)) in self.levels().iter().enumerate() {
@@ -157,12 +157,6 @@ pub struct Row {
     pub stride: usize,
 }
 
-impl Row {
-    fn one(start: usize, len: usize) -> Row {
-        Row { start, len, count: 1, stride: len }
-    }
-}
-
 /// How large a shape is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
@@ -209,7 +203,7 @@ pub trait Shape: sealed::Sealed + fmt::Debug {
 
     /// Its runs, in order; those of one length and distance that follow each other together, as far as that is seen without
     /// looking for it.
-    fn rows(&self) -> impl Iterator<Item = Row> + Clone;
+    fn rows(&self) -> Rows<'_>;
 
     /// Does an element come twice? Without regard to the order; the time and memory of a sort where runs neither ascend nor
     /// nest.
@@ -241,46 +235,15 @@ impl Shape for Region {
         Ok(Extent { total, bounds: self.start..end })
     }
 
-    #[inline]
-    fn rows(&self) -> impl Iterator<Item = Row> + Clone {
+    #[inline(always)]
+    fn rows(&self) -> Rows<'_> {
         let (row, levels) = self.first_row();
-        Rows { next: (!self.is_empty()).then_some(row), levels, at: [0; LEVELS] }
+        Rows(Kind::Levels { next: (!self.is_empty()).then_some(row), levels, at: [0; LEVELS] })
     }
 
     #[inline]
     fn repeats(&self) -> bool {
         !self.is_empty() && !nest(self.run, self.levels()) && self.repeats_somewhere()
-    }
-}
-
-/// The rows of a region: the innermost level each, for all values of the others.
-#[derive(Clone)]
-struct Rows<'r> {
-    next: Option<Row>,
-    /// The others.
-    levels: &'r [(usize, usize)],
-    /// How often each of them has been taken.
-    at: [usize; LEVELS],
-}
-
-impl Iterator for Rows<'_> {
-    type Item = Row;
-
-    #[inline]
-    fn next(&mut self) -> Option<Row> {
-        let row = self.next.take()?;
-        let mut start = row.start;
-        for (&(count, stride), at) in self.levels.iter().zip(&mut self.at) {
-            *at += 1;
-            start = start.wrapping_add(stride);
-            if *at < count {
-                self.next = Some(Row { start, ..row });
-                break;
-            }
-            *at = 0;
-            start = start.wrapping_sub(stride.wrapping_mul(count));
-        }
-        Some(row)
     }
 }
 
@@ -294,9 +257,10 @@ impl Shape for Range<usize> {
         }
     }
 
-    #[inline]
-    fn rows(&self) -> impl Iterator<Item = Row> + Clone {
-        (!self.is_empty()).then(|| Row::one(self.start, self.end - self.start)).into_iter()
+    #[inline(always)]
+    fn rows(&self) -> Rows<'_> {
+        let row = Row { start: self.start, len: self.len(), count: 1, stride: 0 };
+        Rows(Kind::Levels { next: (row.len > 0).then_some(row), levels: &[], at: [0; LEVELS] })
     }
 
     fn repeats(&self) -> bool {
@@ -313,8 +277,8 @@ impl Shape for &[Range<usize>] {
         Ok(all)
     }
 
-    fn rows(&self) -> impl Iterator<Item = Row> + Clone {
-        Merged { runs: self.iter().map(|range| (range.start, range.len())), held: None }
+    fn rows(&self) -> Rows<'_> {
+        Rows(Kind::List { list: List::Ranges(self.iter()), held: None })
     }
 
     fn repeats(&self) -> bool {
@@ -327,8 +291,8 @@ impl<const N: usize> Shape for &[Range<usize>; N] {
         self.as_slice().extent()
     }
 
-    fn rows(&self) -> impl Iterator<Item = Row> + Clone {
-        Merged { runs: self.iter().map(|range| (range.start, range.len())), held: None }
+    fn rows(&self) -> Rows<'_> {
+        Rows(Kind::List { list: List::Ranges(self.iter()), held: None })
     }
 
     fn repeats(&self) -> bool {
@@ -349,9 +313,8 @@ impl Shape for Indexed<'_> {
         Ok(all)
     }
 
-    fn rows(&self) -> impl Iterator<Item = Row> + Clone {
-        let len = self.len;
-        Merged { runs: self.starts.iter().map(move |&start| (start, len)), held: None }
+    fn rows(&self) -> Rows<'_> {
+        Rows(Kind::List { list: List::Starts(self.starts.iter(), self.len), held: None })
     }
 
     fn repeats(&self) -> bool {
@@ -369,26 +332,78 @@ fn grow(all: &mut Extent, more: Extent) -> Result<(), ShapeError> {
     Ok(())
 }
 
-/// Runs of which those that touch are one, and without empty ones.
-#[derive(Clone)]
-struct Merged<I> {
-    runs: I,
-    /// The next one, if it was looked at.
-    held: Option<(usize, usize)>,
+/// The rows of a shape: what [`Shape::rows`] gives.
+#[derive(Clone, Debug)]
+pub struct Rows<'s>(Kind<'s>);
+
+#[derive(Clone, Debug)]
+enum Kind<'s> {
+    /// The innermost level of a region each, for all values of the others.
+    Levels {
+        next: Option<Row>,
+        /// The others.
+        levels: &'s [(usize, usize)],
+        /// How often each of them has been taken.
+        at: [usize; LEVELS],
+    },
+    /// Runs of a list, of which those that touch are one, and without empty ones.
+    List {
+        list: List<'s>,
+        /// The next one, if it was looked at.
+        held: Option<(usize, usize)>,
+    },
 }
 
-impl<I: Iterator<Item = (usize, usize)>> Iterator for Merged<I> {
-    type Item = Row;
+#[derive(Clone, Debug)]
+enum List<'s> {
+    Ranges(std::slice::Iter<'s, Range<usize>>),
+    Starts(std::slice::Iter<'s, usize>, usize),
+}
+
+impl Iterator for List<'_> {
+    type Item = (usize, usize);
 
     #[inline]
+    fn next(&mut self) -> Option<(usize, usize)> {
+        match self {
+            List::Ranges(ranges) => ranges.next().map(|range| (range.start, range.len())),
+            List::Starts(starts, len) => starts.next().map(|&start| (start, *len)),
+        }
+    }
+}
+
+impl Iterator for Rows<'_> {
+    type Item = Row;
+
+    // In line always: a row that is handed over in memory costs as much as copying it.
+    #[inline(always)]
     fn next(&mut self) -> Option<Row> {
-        let (start, mut len) = self.held.take().or_else(|| self.runs.find(|&(_, len)| len > 0))?;
-        self.held = self.runs.by_ref().find(|&(next, more)| {
-            let touches = start.checked_add(len) == Some(next);
-            len += if touches { more } else { 0 };
-            more > 0 && !touches
-        });
-        Some(Row::one(start, len))
+        match &mut self.0 {
+            Kind::Levels { next, levels, at } => {
+                let row = next.take()?;
+                let mut start = row.start;
+                for (&(count, stride), at) in levels.iter().zip(at) {
+                    *at += 1;
+                    start = start.wrapping_add(stride);
+                    if *at < count {
+                        *next = Some(Row { start, ..row });
+                        break;
+                    }
+                    *at = 0;
+                    start = start.wrapping_sub(stride.wrapping_mul(count));
+                }
+                Some(row)
+            }
+            Kind::List { list, held } => {
+                let (start, mut len) = held.take().or_else(|| list.find(|&(_, len)| len > 0))?;
+                *held = list.find(|&(next, more)| {
+                    let touches = start.checked_add(len) == Some(next);
+                    len += if touches { more } else { 0 };
+                    more > 0 && !touches
+                });
+                Some(Row { start, len, count: 1, stride: 0 })
+            }
+        }
     }
 }
 
@@ -440,35 +455,35 @@ pub struct Pair {
     pub strides: [usize; 2],
 }
 
-/// A place in a sequence of rows, from which they are walked together with others.
+/// A place in a shape, from which it is walked together with another.
 ///
 /// ```
-/// use partage_plan::region::{Cursor, Pair, Region, Shape};
+/// use partage_plan::region::{Cursor, Pair, Region};
 ///
 /// let (matrix, dense) = (Region::at(10).run(2).times(3, 8), 0..6);
-/// let (mut there, mut here) = (Cursor::new(matrix.rows()), Cursor::new(dense.rows()));
+/// let (mut there, mut here) = (Cursor::new(&matrix), Cursor::new(&dense));
 /// let all = Pair { starts: [10, 0], len: 2, count: 3, strides: [8, 2] };
 /// assert_eq!((there.pair(&mut here), there.pair(&mut here)), (Some(all), None));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Cursor<I> {
-    rows: I,
+pub struct Cursor<'s> {
+    rows: Rows<'s>,
     /// What is left of the row; no runs if it is over.
     row: Row,
     /// How much of its first run has been taken.
     taken: usize,
 }
 
-impl<I: Iterator<Item = Row>> Cursor<I> {
-    /// At the beginning of these.
-    #[inline]
-    pub fn new(rows: I) -> Self {
-        Cursor { rows, row: Row { start: 0, len: 0, count: 0, stride: 0 }, taken: 0 }
+impl<'s> Cursor<'s> {
+    /// At the beginning of a shape.
+    #[inline(always)]
+    pub fn new(shape: &'s impl Shape) -> Self {
+        Cursor { rows: shape.rows(), row: Row { start: 0, len: 0, count: 0, stride: 0 }, taken: 0 }
     }
 
     /// The next pieces of both, as many as can be said at once; `None` at the end of the shorter one.
-    #[inline]
-    pub fn pair<J: Iterator<Item = Row>>(&mut self, other: &mut Cursor<J>) -> Option<Pair> {
+    #[inline(always)]
+    pub fn pair(&mut self, other: &mut Cursor<'_>) -> Option<Pair> {
         if !self.is_at_some() || !other.is_at_some() {
             return None;
         }

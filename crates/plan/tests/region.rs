@@ -57,7 +57,7 @@ fn check(shape: &impl Shape, all: &[usize]) {
 
 /// Two shapes of as many elements, walked together, give the pairs of their elements, in order.
 fn check_together(a: &impl Shape, b: &impl Shape) {
-    let (mut x, mut y) = (Cursor::new(a.rows()), Cursor::new(b.rows()));
+    let (mut x, mut y) = (Cursor::new(a), Cursor::new(b));
     let mut pairs = vec![];
     while let Some(pair) = x.pair(&mut y) {
         assert!(pair.len > 0 && pair.count > 0);

@@ -60,12 +60,13 @@ pub fn shares(b: &Bench) -> Measured {
     })
 }
 
-/// The same: the longest time for which a rank wanted it while others, who came later, had it; in milliseconds.
+/// A tenth of a second of the same: the longest time for which a rank wanted it while others, who came later, had it; in
+/// milliseconds.
 pub fn bypass(b: &Bench) -> Measured {
     let lock = b.job.mutexes::<u64>(1).expect("a line");
     b.alone(|| {
         let (taken, mut longest) = (&b.board.time.0, 0);
-        takes(b, SHARES_NS, || {
+        takes(b, CONTENDED_NS, || {
             let (before, start) = (taken.load(Acquire), now_ns());
             let mut count = lock.lock(0);
             let waited = now_ns() - start;

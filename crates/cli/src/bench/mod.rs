@@ -140,8 +140,8 @@ static MEMORY: [Figure; 25] = [
     job("lock_contended_2", 2, Procs, "ns", Limit::None, locks::contended),
     job("lock_contended_16", 16, Procs, "ns", Ratio(3.0), locks::contended).most(9),
     job("lock_least_share_16", 16, Procs, "×", Value(2.0), locks::shares).most(2),
-    job("lock_bypass_2", 2, Procs, "ms", Value(2.0), locks::bypass).most(5),
-    job("lock_bypass_16", 16, Procs, "ms", Limit::None, locks::bypass).most(5),
+    job("lock_bypass_2", 2, Procs, "ms", Value(2.0), locks::bypass),
+    job("lock_bypass_16", 16, Procs, "ms", Limit::None, locks::bypass),
     job("strided_put_512x64", 2, Procs, "ns", Ratio(1.15), memory::strided_put),
     job("strided_put_512x64_array", 2, Procs, "ns", Limit::None, memory::strided_put_array),
 ];
@@ -171,7 +171,7 @@ static AM: [Figure; 20] = [
 ];
 
 /// Those of `bench network`.
-static NETWORK: [Figure; 10] = [
+static NETWORK: [Figure; 11] = [
     job("net_put_8", 2, Apart, "us", Limit::Ratio(1.15), network::put_8),
     job("net_get_8", 2, Apart, "us", Limit::Ratio(1.15), network::get_8),
     job("net_am_short_rtt", 2, Apart, "us", Limit::Ratio(1.2), network::am_short_rtt),
@@ -181,6 +181,7 @@ static NETWORK: [Figure; 10] = [
     job("net_put_stream_async", 2, Apart, "us", Limit::Ratio(1.2), network::put_stream_async),
     job("net_put_stream_tasks", 2, Apart, "us", Limit::Ratio(1.2), network::put_stream_tasks),
     job("net_fetch_add", 2, Apart, "us", Limit::Ratio(1.2), network::fetch_add),
+    job("net_atomic_native", 2, Apart, "us", Limit::None, network::atomic_native),
     job("net_put_busy_target", 2, Apart, "us", Limit::Value(100.0), network::put_busy_target).most(9),
 ];
 

@@ -7,6 +7,7 @@ use super::am::Pair;
 use super::measure::Measured;
 use super::ranks::{Bench, now_ns};
 use super::wire::Wire;
+use partage::domain::Op;
 use partage::prelude::*;
 use partage::wait::join_all;
 use std::cell::Cell;
@@ -116,6 +117,21 @@ pub fn fetch_add(b: &Bench) -> Measured {
     let word = link.there.cast::<u64>();
     let ours = || (0..TRIPS).for_each(|_| _ = black_box(word.at(b.job).fetch_add(1)));
     b.compare(|| link.served(TRIPS, ours, || b.job.poll()), || pair.short_polled(TRIPS) / 1e3)
+}
+
+/// A fetch_add that the network does itself, if it does, beside one by message.
+pub fn atomic_native(b: &Bench) -> Measured {
+    let link = Link::new(b, 16, 1);
+    let there = link.there.cast::<u64>();
+    let domain = b.job.atomic_domain::<u64>(&[Op::Add]).expect("a domain");
+    if b.me == 0 && !domain.is_native() {
+        eprintln!("the network does no atomics itself: both are by message");
+    }
+    let sample = |add: &dyn Fn()| link.served(TRIPS, || (0..TRIPS).for_each(|_| add()), || b.job.poll());
+    b.compare(
+        || sample(&|| _ = black_box(domain.at(there.at(b.job)).fetch_add(1))),
+        || sample(&|| _ = black_box(there.add(1).at(b.job).fetch_add(1))),
+    )
 }
 
 /// One of many puts of `LEN` bytes that are under way at a time: its length over this is the bandwidth.

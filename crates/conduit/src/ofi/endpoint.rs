@@ -32,6 +32,7 @@
 //! again, or twice as long. Who polls should keep sleepers away.
 
 use super::fi::{self, *};
+use crate::word::{Atomic, Kind, Op};
 use libc::{c_char, c_int, c_void, iovec};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use std::ffi::{CStr, CString};
@@ -202,7 +203,9 @@ impl Endpoint {
         unsafe {
             let domain_attr = (*o.info).domain_attr;
             check("fi_fabric", (library.fi_fabric)((*o.info).fabric_attr, &mut o.fabric, null_mut()))?;
-            check("fi_domain", ((*(*o.fabric).ops).domain)(o.fabric, o.info, &mut o.domain, null_mut()))?;
+            // So that there can be an endpoint with atomics beside the one without; memory is then known to both.
+            let widest = if o.atomic_info.is_null() { o.info } else { o.atomic_info };
+            check("fi_domain", ((*(*o.fabric).ops).domain)(o.fabric, widest, &mut o.domain, null_mut()))?;
             let mut av: fi_av_attr = std::mem::zeroed();
             av.r#type = (*domain_attr).av_type;
             check("fi_av_open", ((*(*o.domain).ops).av_open)(o.domain, &mut av, &mut o.av, null_mut()))?;
@@ -593,6 +596,184 @@ impl Endpoint {
     }
 }
 
+/// A second endpoint of the process, for atomics: it has the domain, the addresses and the completion queue of the first.
+#[derive(Debug)]
+pub struct Atomics {
+    ep: *mut fid_ep,
+    name: Vec<u8>,
+    opened: Arc<Opened>,
+}
+
+// SAFETY: as for `Endpoint`.
+unsafe impl Send for Atomics {}
+// SAFETY: as above.
+unsafe impl Sync for Atomics {}
+
+/// Where an atomic finds its operand and what is expected, and leaves the old value: one word of the operation's width each,
+/// at the start of eight bytes.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Operands {
+    /// The operand.
+    pub operand: [u8; 8],
+    /// The value that [`Op::CompareExchange`] expects.
+    pub expected: [u8; 8],
+    /// The old value, when it has completed.
+    pub old: [u8; 8],
+}
+
+impl Atomics {
+    /// Opens it, or says why there is none.
+    pub fn open(endpoint: &Endpoint) -> Result<Atomics, String> {
+        let opened = endpoint.opened.clone();
+        let (library, provider) = (opened.library, opened.provider());
+        if opened.atomic_info.is_null() {
+            return Err(format!("{provider} has no atomics"));
+        }
+        if opened.mr_mode() & FI_MR_ENDPOINT != 0 {
+            return Err(format!("{provider} has memory known to one endpoint only"));
+        }
+        if provider.contains("ofi_rxd") {
+            // Of 1.17 it says that they are valid, and follows a null pointer at the first one.
+            return Err(format!("{provider} has atomics that fail"));
+        }
+        let check = |what: &str, code: c_int| match code {
+            0 => Ok(()),
+            code => Err(format!("{provider}: {what} for atomics: {}", library.error(code.into()))),
+        };
+        let mut this = Atomics { ep: null_mut(), name: vec![0; 512], opened };
+        let Opened { domain, atomic_info, av, cq, .. } = *this.opened;
+        let mut len = this.name.len();
+        // SAFETY: objects that are open as long as `opened`, used in the order that fi_endpoint(3) gives; the domain was
+        // opened with this description; `len` bytes to write the name to.
+        unsafe {
+            check("fi_endpoint", ((*(*domain).ops).endpoint)(domain, atomic_info, &mut this.ep, null_mut()))?;
+            let ops = (*this.ep).fid.ops;
+            check("fi_ep_bind", ((*ops).bind)(this.ep.cast(), av.cast(), 0))?;
+            check("fi_ep_bind", ((*ops).bind)(this.ep.cast(), cq.cast(), FI_TRANSMIT | FI_RECV))?;
+            check("fi_enable", ((*ops).control)(this.ep.cast(), FI_ENABLE, null_mut()))?;
+            check("fi_getname", ((*(*this.ep).cm).getname)(this.ep.cast(), this.name.as_mut_ptr().cast(), &mut len))?;
+            if (*this.ep).atomic.is_null() {
+                return Err(format!("{provider} has no atomics"));
+            }
+        }
+        this.name.truncate(len);
+        Ok(this)
+    }
+
+    /// Where it is, for others to [insert](Endpoint::insert).
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Does the provider say that it does this, on one word? Whether or not its old value is wanted it is asked for:
+    /// those that fetch complete when they have been done, the others earlier.
+    pub fn is_valid(&self, op: Op, kind: Kind, width: u8) -> bool {
+        let (datatype, code) = names_of(op, kind, width);
+        let mut count = 0;
+        // SAFETY: an enabled endpoint with a table of atomics, which has these entries since 1.0, and room for a number.
+        let answer = unsafe {
+            let table = (*self.ep).atomic;
+            let ask = if op == Op::CompareExchange { (*table).compwritevalid } else { (*table).readwritevalid };
+            ask(self.ep, datatype, code, &mut count)
+        };
+        answer == 0 && count > 0
+    }
+
+    /// Starts an atomic that [is valid](Self::is_valid). It has been done when it completes.
+    ///
+    /// # Safety
+    /// Until it has completed or everything is closed, `words` and `context` are mapped, and nobody uses them.
+    #[inline]
+    pub unsafe fn start(
+        &self,
+        to: Peer,
+        at: Remote,
+        what: &Atomic,
+        words: *mut Operands,
+        context: *mut Context,
+    ) -> Posted {
+        let (datatype, op) = names_of(what.op, what.kind, what.width);
+        let (none, ep) = (null_mut(), self.ep);
+        // SAFETY: an enabled endpoint with a table of atomics; the caller's promise; the three lie apart.
+        let code = unsafe {
+            let (operand, old) = (&raw const (*words).operand, &raw mut (*words).old);
+            let table = (*ep).atomic;
+            if what.op == Op::CompareExchange {
+                let expected = &raw const (*words).expected;
+                ((*table).compwrite)(
+                    ep,
+                    operand.cast(),
+                    1,
+                    none,
+                    expected.cast(),
+                    none,
+                    old.cast(),
+                    none,
+                    to.0,
+                    at.addr,
+                    at.key,
+                    datatype,
+                    op,
+                    context.cast(),
+                )
+            } else {
+                ((*table).readwrite)(
+                    ep,
+                    operand.cast(),
+                    1,
+                    none,
+                    old.cast(),
+                    none,
+                    to.0,
+                    at.addr,
+                    at.key,
+                    datatype,
+                    op,
+                    context.cast(),
+                )
+            }
+        };
+        match code {
+            0 => Posted::Done,
+            code if code == -FI_EAGAIN => Posted::Again,
+            code => Posted::Failed(self.opened.library.error(code as i64)),
+        }
+    }
+}
+
+impl Drop for Atomics {
+    fn drop(&mut self) {
+        if !self.ep.is_null() {
+            // SAFETY: open, and nobody else has it.
+            unsafe { close(self.ep.cast()) };
+        }
+    }
+}
+
+/// libfabric's type and operation. Where signs make no difference it is bits, so that sums wrap around and floats are
+/// compared by their bits.
+fn names_of(op: Op, kind: Kind, width: u8) -> (c_int, c_int) {
+    let code = match op {
+        Op::Load => FI_ATOMIC_READ,
+        Op::Store | Op::Swap => FI_ATOMIC_WRITE,
+        Op::CompareExchange => FI_CSWAP,
+        Op::Add => FI_SUM,
+        Op::Mul => FI_PROD,
+        Op::Min => FI_MIN,
+        Op::Max => FI_MAX,
+        Op::And => FI_BAND,
+        Op::Or => FI_BOR,
+        Op::Xor => FI_BXOR,
+    };
+    let datatype = match (op, kind) {
+        (Op::Add | Op::Mul | Op::Min | Op::Max, Kind::Float) => [FI_FLOAT, FI_DOUBLE],
+        (Op::Min | Op::Max, Kind::Signed) => [FI_INT32, FI_INT64],
+        _ => [FI_UINT32, FI_UINT64],
+    };
+    (datatype[usize::from(width == 8)], code)
+}
+
 /// How long [`Endpoint::wait`] sleeps where the provider has nothing to sleep on.
 const BLINK: Duration = Duration::from_micros(50);
 
@@ -643,6 +824,8 @@ struct Error {
 struct Opened {
     library: &'static Library,
     info: *mut fi_info,
+    /// The same with atomics, or null.
+    atomic_info: *mut fi_info,
     fabric: *mut fid_fabric,
     domain: *mut fid_domain,
     av: *mut fid_av,
@@ -668,7 +851,8 @@ impl Opened {
             |what: &str, text: &str| CString::new(text).map_err(|_| format!("the {what} {text:?} has a zero byte"));
         let name = text("provider", provider)?;
         let source = asked.source.as_deref().map(|source| text("address", source)).transpose()?;
-        let found = Hints::new(library, asked)?.find(Some(&name), source.as_deref());
+        let hints = Hints::new(library, asked)?;
+        let found = hints.find(Some(&name), source.as_deref());
         let info = found.map_err(|why| {
             let on = asked.source.as_ref().map(|source| format!(" on {source}")).unwrap_or_default();
             let others = Hints::new(library, asked).map(|hints| hints.names()).unwrap_or_default();
@@ -685,7 +869,8 @@ impl Opened {
             unsafe { (library.fi_freeinfo)(info) };
             format!("eventfd: {why}")
         })?;
-        Ok(Opened { library, info, fabric, domain, av, cq, ep, wait_fd: None, woken })
+        let atomic_info = hints.with_atomics(info, &name, source.as_deref());
+        Ok(Opened { library, info, atomic_info, fabric, domain, av, cq, ep, wait_fd: None, woken })
     }
 
     fn provider(&self) -> String {
@@ -706,15 +891,19 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        let Opened { library, info, fabric, domain, av, cq, ep, .. } = *self;
+        let Opened { library, info, atomic_info, fabric, domain, av, cq, ep, .. } = *self;
         for fid in [ep.cast::<fid>(), cq.cast(), av.cast(), domain.cast(), fabric.cast()] {
             if !fid.is_null() {
                 // SAFETY: open and not shared any more; objects come before those that they were made from or are bound to.
                 unsafe { close(fid) };
             }
         }
-        // SAFETY: from fi_getinfo, and not used any more.
-        unsafe { (library.fi_freeinfo)(info) };
+        for info in [info, atomic_info] {
+            if !info.is_null() {
+                // SAFETY: from fi_getinfo, and not used any more.
+                unsafe { (library.fi_freeinfo)(info) };
+            }
+        }
     }
 }
 
@@ -784,6 +973,28 @@ impl Hints {
             0 => Err("nothing found".into()),
             code => Err(self.library.error(code.into())),
         }
+    }
+
+    /// A description of the same domain with atomics beside the rest, or null. Whoever asks for atomics may get
+    /// another endpoint (tcp of 1.17 promises less order), so puts, gets and messages have one without.
+    fn with_atomics(&self, plain: *mut fi_info, provider: &CStr, source: Option<&CStr>) -> *mut fi_info {
+        // SAFETY: a description of ours, with all its parts.
+        unsafe { (*self.info).caps |= FI_ATOMIC };
+        let Ok(found) = self.find(Some(provider), source) else { return null_mut() };
+        // SAFETY: two descriptions of fi_getinfo, which fills in names and attributes.
+        let same = unsafe {
+            let (a, b) = (&*(*plain).domain_attr, &*(*found).domain_attr);
+            let name = |name: *mut c_char| (!name.is_null()).then(|| CStr::from_ptr(name));
+            self::provider(plain) == self::provider(found)
+                && name(a.name) == name(b.name)
+                && (a.mr_mode, a.av_type, a.threading) == (b.mr_mode, b.av_type, b.threading)
+        };
+        if !same {
+            // SAFETY: from fi_getinfo, and not used any more.
+            unsafe { (self.library.fi_freeinfo)(found) };
+            return null_mut();
+        }
+        found
     }
 
     /// The providers that would do.
@@ -990,6 +1201,68 @@ mod tests {
         // SAFETY: polled until it is there; the provider writes it whole or in parts.
         until("an injected put", &[&a, &b], || unsafe { b.memory.as_ptr().add(23).read_volatile() } == 5);
         assert_eq!(b.memory[16..25], [5, 5, 5, 5, 5, 5, 5, 5, 0]);
+    }
+
+    /// Every operation on every type, to another endpoint and to its own process's.
+    #[test]
+    fn atomics_that_are_valid_do_what_they_say() {
+        let Some((mut a, b, _watchdog)) = two() else { return };
+        let [from, to] = match [Atomics::open(a.ep()), Atomics::open(b.ep())] {
+            [Ok(from), Ok(to)] => [from, to],
+            [Err(why), _] | [_, Err(why)] => return println!("SKIPPED: no atomics of the network: {why}"),
+        };
+        let mut done = 0;
+        for (peer, at) in [(&to, b.remote()), (&from, a.remote())] {
+            let peer = a.ep().insert(peer.name()).unwrap();
+            for (op, kind, width) in Op::ALL.iter().flat_map(|&op| {
+                let kinds = [Kind::Unsigned, Kind::Signed, Kind::Float];
+                kinds.into_iter().flat_map(move |kind| [4, 8].map(|width| (op, kind, width)))
+            }) {
+                if Atomic::decode(Atomic { op, kind, width, ..Atomic::on_u64(op, 0) }.encode()).is_none() {
+                    continue;
+                }
+                assert!(from.is_valid(op, kind, width), "{op:?} {kind:?} {width}");
+                let float = |x: f64| if width == 4 { (x as f32).to_bits().into() } else { x.to_bits() };
+                let value = |x: i64| match kind {
+                    Kind::Float => float(x as f64),
+                    _ if width == 4 => u64::from(x as u32),
+                    _ => x as u64,
+                };
+                let mut run = |op: Op, operand: u64, expected: u64| {
+                    let what = Atomic { op, kind, width, order: crate::word::Order::Relaxed, operand, expected };
+                    let words =
+                        Operands { operand: operand.to_le_bytes(), expected: expected.to_le_bytes(), old: [0; 8] };
+                    let (mut words, context) = (Box::new(words), a.context(7));
+                    a.done.borrow_mut().clear();
+                    let words_at = &raw mut *words;
+                    // SAFETY: both outlive the completion, for which `until` waits.
+                    let post = || unsafe { from.start(peer, at.offset(64), &what, words_at, context) };
+                    accepted(&[&a, &b], post);
+                    until("an atomic", &[&a, &b], || *a.done.borrow() == [7]);
+                    // SAFETY: it has completed.
+                    u64::from_le_bytes(unsafe { (*words_at).old })
+                };
+                run(Op::Store, value(-6), 0);
+                assert_eq!(run(op, value(3), value(-6)), value(-6), "{op:?} {kind:?} {width}");
+                let (bits, unsigned) = ((-6i64) as u64, kind == Kind::Unsigned);
+                let now = match op {
+                    Op::Load => value(-6),
+                    Op::Store | Op::Swap | Op::CompareExchange => value(3),
+                    Op::Add => value(-3),
+                    Op::Mul => value(-18),
+                    Op::Min => value(if unsigned { 3 } else { -6 }),
+                    Op::Max => value(if unsigned { -6 } else { 3 }),
+                    Op::And => value((bits & 3) as i64),
+                    Op::Or => value((bits | 3) as i64),
+                    Op::Xor => value((bits ^ 3) as i64),
+                };
+                assert_eq!(run(Op::Load, 0, 0), now, "{op:?} {kind:?} {width}");
+                assert_eq!(run(Op::CompareExchange, 0, now ^ 1), now, "another value");
+                assert_eq!(run(Op::Load, 0, 0), now, "nothing was written");
+                done += 1;
+            }
+        }
+        assert_eq!(done, 2 * (8 * 6 + 3 * 4));
     }
 
     #[test]

@@ -140,6 +140,7 @@ macro_rules! constants {
 constants! {
     FI_MSG: u64 = 1 << 1;
     FI_RMA: u64 = 1 << 2;
+    FI_ATOMIC: u64 = 1 << 4;
     FI_READ: u64 = 1 << 8;
     FI_WRITE: u64 = 1 << 9;
     FI_RECV: u64 = 1 << 10;
@@ -173,6 +174,22 @@ constants! {
     FI_EAGAIN: ssize_t = 11;
     FI_EAVAIL: ssize_t = 259;
     FI_ADDR_UNSPEC: u64 = !0;
+    FI_INT32: c_int = 4;
+    FI_UINT32: c_int = 5;
+    FI_INT64: c_int = 6;
+    FI_UINT64: c_int = 7;
+    FI_FLOAT: c_int = 8;
+    FI_DOUBLE: c_int = 9;
+    FI_MIN: c_int = 0;
+    FI_MAX: c_int = 1;
+    FI_SUM: c_int = 2;
+    FI_PROD: c_int = 3;
+    FI_BOR: c_int = 6;
+    FI_BAND: c_int = 7;
+    FI_BXOR: c_int = 9;
+    FI_ATOMIC_READ: c_int = 10;
+    FI_ATOMIC_WRITE: c_int = 11;
+    FI_CSWAP: c_int = 12;
 }
 
 type Slot = *const c_void;
@@ -181,6 +198,39 @@ type Read = unsafe extern "C" fn(*mut fid_ep, *mut c_void, size_t, *mut c_void, 
 type Register =
     unsafe extern "C" fn(*mut fid, *const c_void, size_t, u64, u64, u64, u64, *mut *mut fid_mr, *mut c_void) -> c_int;
 type Insert = unsafe extern "C" fn(*mut fid_av, *const c_void, size_t, *mut u64, u64, *mut c_void) -> c_int;
+/// Operands and their description; where the old value goes, and its; then whom, where, what, of which type, and the context.
+type Fetch = unsafe extern "C" fn(
+    *mut fid_ep,
+    *const c_void,
+    size_t,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+    u64,
+    u64,
+    u64,
+    c_int,
+    c_int,
+    *mut c_void,
+) -> ssize_t;
+/// The same, with what is expected and its description after the operands'.
+type Compare = unsafe extern "C" fn(
+    *mut fid_ep,
+    *const c_void,
+    size_t,
+    *mut c_void,
+    *const c_void,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+    u64,
+    u64,
+    u64,
+    c_int,
+    c_int,
+    *mut c_void,
+) -> ssize_t;
+type Valid = unsafe extern "C" fn(*mut fid_ep, c_int, c_int, *mut size_t) -> c_int;
 type Words = unsafe extern "C" fn(*mut fid_cq, c_int, *const c_void, *mut c_char, size_t) -> *const c_char;
 
 structures! {
@@ -383,6 +433,8 @@ structures! {
         cm: *mut fi_ops_cm,
         msg: *mut fi_ops_msg,
         rma: *mut fi_ops_rma,
+        tagged: Slot,
+        atomic: *mut fi_ops_atomic,
     }
 
     struct fi_ops_ep {
@@ -429,6 +481,23 @@ structures! {
         inject: unsafe extern "C" fn(*mut fid_ep, *const c_void, size_t, u64, u64, u64) -> ssize_t,
     }
 
+    struct fi_ops_atomic {
+        size: size_t,
+        write: Slot,
+        writev: Slot,
+        writemsg: Slot,
+        inject: Slot,
+        readwrite: Fetch,
+        readwritev: Slot,
+        readwritemsg: Slot,
+        compwrite: Compare,
+        compwritev: Slot,
+        compwritemsg: Slot,
+        writevalid: Slot,
+        readwritevalid: Valid,
+        compwritevalid: Valid,
+    }
+
     struct fi_rma_iov {
         addr: u64,
         len: size_t,
@@ -457,7 +526,7 @@ mod tests {
     #[test]
     fn declarations_are_those_of_the_headers() {
         let mut text = String::from("#include <stddef.h>\n#include <stdio.h>\n");
-        for header in ["fabric", "fi_domain", "fi_endpoint", "fi_eq", "fi_cm", "fi_rma", "fi_errno"] {
+        for header in ["fabric", "fi_domain", "fi_endpoint", "fi_eq", "fi_cm", "fi_rma", "fi_atomic", "fi_errno"] {
             writeln!(text, "#include <rdma/{header}.h>").unwrap();
         }
         text.push_str("int main(void) {\n");

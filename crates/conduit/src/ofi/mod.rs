@@ -5,7 +5,8 @@
 //!
 //! * [`am`]: messages, their credits and their ends; [`letters`]: calls and results until their rank takes them; [`rma`]:
 //!   puts and gets; [`segment`]: which memory the network knows; [`progress`]: who looks at the completion queue, and when.
-//!   Atomics go by messages (see [`crate::reference`]).
+//!   Atomics go by messages (see [`crate::reference`]), but for those of a domain, which may be the network's own:
+//!   [`mod@atomic`].
 //! * [`endpoint`]: libfabric's objects, typed, without policy; `fi`: what is called of the library.
 //!
 //! # What it asks of a provider
@@ -17,6 +18,7 @@
 //! not is dropped. That keeps strays of other jobs out, not an attacker who can read the network.
 
 pub mod am;
+pub mod atomic;
 pub mod endpoint;
 mod fi;
 pub mod letters;
@@ -29,6 +31,7 @@ use crate::ranks::Ranks;
 use crate::shm::Node;
 use crate::wait::Relief;
 use am::{Account, Bounce, Buffer, Desk, Early};
+use atomic::Native;
 use bytemuck::{Pod, Zeroable};
 use endpoint::{Asked, Endpoint, Peer};
 use rma::Ops;
@@ -147,8 +150,9 @@ fn choose(all: &[Whereabouts], me: usize) -> Option<String> {
 /// A process's way to other nodes.
 #[derive(Debug)]
 pub struct Net {
-    // These two go first: everything is closed before the memory that the network may have goes away.
+    // These three go first: everything is closed before the memory that the network may have goes away.
     regions: Mutex<Regions>,
+    native: Native,
     endpoint: Endpoint,
     /// By process; none on this node.
     peers: Box<[Option<Peer>]>,
@@ -307,6 +311,7 @@ impl Net {
         let (processes, count, mine) = (peers.len(), ranks.count(), ranks.mine());
         Net {
             endpoint,
+            native: Native::new(processes),
             peers: peers.into(),
             addresses,
             greeted: (0..processes).map(|_| AtomicBool::new(false)).collect(),

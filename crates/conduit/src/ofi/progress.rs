@@ -145,7 +145,7 @@ impl Net {
                 None
             }
             OF_OP => {
-                let i = self.completed(which);
+                let i = self.completed(node, which);
                 node.ring(node.ranks().near(self.first + i));
                 None
             }

@@ -2,7 +2,7 @@
 //!
 //! A put is started with delivery completion: it is complete when any process's get finds the bytes, which is later than
 //! when its source may be reused. Each rank has [`TOKENS`] operations that can be under way; they bound what the completion
-//! queue must hold. They are numbered and taken in turn.
+//! queue must hold. They are numbered and taken in turn. Atomics of the network ([`super::atomic`]) are such operations too.
 //!
 //! # Memory ordering
 //! An operation's token belongs to its rank until it is posted, then to the network, until whoever reads its completion
@@ -10,12 +10,12 @@
 //! thread that reads the completion, or before, as the provider promises.
 
 use super::am::OF_OP;
-use super::endpoint::{Context, Desc, Posted};
+use super::endpoint::{Context, Desc, Operands, Posted};
 use super::segment;
 use super::{Net, Seat};
 use crate::contract::{At, Conduit, Failure};
 use crate::record::Site;
-use crate::shm;
+use crate::shm::{self, Node};
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -36,15 +36,18 @@ pub(super) struct Ops {
 
 #[derive(Debug)]
 #[repr(C)]
-struct Op {
+pub(super) struct Op {
     context: UnsafeCell<Context>,
     busy: AtomicBool,
     /// The number of the one that it is, or was.
     number: AtomicU64,
     len: AtomicU64,
+    /// Of an atomic: its words, and, not zero, what becomes of the old value (see [`Op::answers`]).
+    words: UnsafeCell<Operands>,
+    answer: AtomicU64,
 }
 
-// SAFETY: the context is the network's while `busy`, else the rank's.
+// SAFETY: the context and the words are the network's while `busy`, else the rank's.
 unsafe impl Sync for Op {}
 
 impl Ops {
@@ -55,6 +58,8 @@ impl Ops {
             busy: AtomicBool::new(false),
             number: AtomicU64::new(0),
             len: AtomicU64::new(0),
+            words: UnsafeCell::default(),
+            answer: AtomicU64::new(0),
         };
         let (completed, bytes) = Default::default();
         Ops { ops: (0..TOKENS).map(op).collect(), completed, bytes }
@@ -71,12 +76,48 @@ impl Ops {
     }
 }
 
+impl Op {
+    /// Its words, which the caller has; the old value of so many bytes answers this slot.
+    ///
+    /// # Safety
+    /// The operation is busy, and not posted yet.
+    pub unsafe fn answers(&self, slot: u32, width: u8, words: Operands) -> *mut Operands {
+        // SAFETY: nobody else has them until they are posted.
+        unsafe { *self.words.get() = words };
+        self.answer.store(u64::from(slot) | u64::from(width) << 32, Relaxed);
+        self.words.get()
+    }
+
+    /// The slot and the old value of an atomic that has completed.
+    fn take_old(&self) -> Option<(u32, u64)> {
+        let answer = self.answer.load(Relaxed);
+        if answer == 0 {
+            return None;
+        }
+        self.answer.store(0, Relaxed);
+        // SAFETY: its completion has been read, and it is not the rank's again before `busy` is taken back.
+        let old = unsafe { (*self.words.get()).old };
+        let [a, b, c, d, ..] = old;
+        let old = if answer >> 32 == 4 { u32::from_ne_bytes([a, b, c, d]).into() } else { u64::from_ne_bytes(old) };
+        Some((answer as u32, old))
+    }
+
+    /// What the network gives back with its completion.
+    pub fn context(&self) -> *mut Context {
+        self.context.get()
+    }
+}
+
 impl Net {
     /// An operation has completed, by its number among all of the process; its rank (of this process).
-    pub(super) fn completed(&self, which: usize) -> usize {
+    pub(super) fn completed(&self, node: &Node, which: usize) -> usize {
         let i = which / TOKENS;
         let op = &self.ops[i].ops[which % TOKENS];
         self.ops[i].bytes.fetch_add(op.len.load(Relaxed), Relaxed);
+        if let Some((slot, old)) = op.take_old() {
+            let answered = node.landing(self.first + i).answers.answer(slot, old);
+            assert!(answered, "an atomic that nobody asked for");
+        }
         op.busy.store(false, Release);
         self.ops[i].completed.fetch_add(1, Release);
         i
@@ -103,8 +144,9 @@ impl Started {
 }
 
 impl Seat {
-    /// Starts one operation if there is a token and room for it.
-    fn try_start(&self, net: &Net, seat: &shm::Seat, at: At, way: Way, len: usize) -> bool {
+    /// Posts one operation of `len` bytes with a process if there is a token and room for it.
+    #[inline]
+    pub(super) fn try_post(&self, net: &Net, process: usize, len: usize, post: impl FnOnce(&Op) -> Posted) -> bool {
         let number = self.started.get();
         let ops = &net.ops[self.i];
         let op = &ops.ops[number as usize % TOKENS];
@@ -112,32 +154,40 @@ impl Seat {
         if op.busy.load(Acquire) || under_way > 0 && under_way + len as u64 > UNDER_WAY {
             return false;
         }
-        let ranks = seat.node().ranks();
-        let process = ranks.place(at.rank as usize).0;
-        let (peer, remote) = (net.peers[process].expect("a process of another node"), net.remote(ranks, at).0);
         op.busy.store(true, Relaxed);
         op.number.store(number, Relaxed);
         op.len.store(len as u64, Relaxed);
-        // SAFETY: the context is ours, since the operation was not busy; whoever started the transfer keeps its memory until
-        // it has completed.
-        let posted = unsafe {
-            match way {
-                Way::Put(src) => net.endpoint.write(peer, src, len, Desc::NONE, remote, op.context.get(), true),
-                Way::Get(dst) => net.endpoint.read(peer, dst, len, Desc::NONE, remote, op.context.get()),
-            }
-        };
+        let posted = post(op);
         if posted == Posted::Done {
             self.started.set(number + 1);
             self.is_at_it(net);
             self.bytes.set(self.bytes.get() + len as u64);
             return true;
         }
+        op.answer.store(0, Relaxed);
         op.busy.store(false, Relaxed);
         match posted {
             Posted::Failed(why) => net.broke(&format!("a transfer with {} was refused: {why}", net.addresses[process])),
             _ => net.hungry.store(true, Relaxed),
         }
         false
+    }
+
+    /// Starts one transfer if there is a token and room for it.
+    fn try_start(&self, net: &Net, seat: &shm::Seat, at: At, way: Way, len: usize) -> bool {
+        let ranks = seat.node().ranks();
+        let process = ranks.place(at.rank as usize).0;
+        let (peer, remote) = (net.peers[process].expect("a process of another node"), net.remote(ranks, at).0);
+        self.try_post(net, process, len, |op| {
+            // SAFETY: the context is ours, since the operation was not busy; whoever started the transfer keeps its memory
+            // until it has completed.
+            unsafe {
+                match way {
+                    Way::Put(src) => net.endpoint.write(peer, src, len, Desc::NONE, remote, op.context(), true),
+                    Way::Get(dst) => net.endpoint.read(peer, dst, len, Desc::NONE, remote, op.context()),
+                }
+            }
+        })
     }
 }
 

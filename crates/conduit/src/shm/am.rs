@@ -748,6 +748,55 @@ mod tests {
         );
     }
 
+    /// Lists of runs from nowhere are written or refused whole.
+    #[test]
+    fn runs_that_lie_outside_are_refused_and_nothing_is_written() {
+        use crate::runs::{Group, List};
+        let (node, a, _b) = pair();
+        let run = |offset, len, count, stride| Group { offset, len, count, stride };
+        let send = |half: u64, groups: &[Group], data: usize, extra: &[u8]| {
+            let mut list = List::default();
+            groups.iter().for_each(|&group| list.add(group));
+            let payload = [&vec![7; data][..], &list.finish(), extra].concat();
+            let slot = a.landing().answers.take(1);
+            let args = [half, u64::from(slot), data as u64];
+            let put = || a.try_request(1, reference::PUT_RUNS, bytes_of(&args), &payload);
+            let sent = catch_unwind(AssertUnwindSafe(put));
+            let why = sent.map_err(|why| why.downcast_ref::<String>().cloned().unwrap_or_default());
+            assert!(why.as_ref().is_ok_and(|&sent| sent) == a.landing().answers.is_done(slot));
+            why
+        };
+        let place = |offset| node.reach().get::<u8>(At { rank: 1, offset }).unwrap();
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let (good, end) = (run(5000, 2, 3, 10), node.table(Half::Open).len());
+        let refused = [
+            send(0, &[good, run(100, 1, 1, 0)], 7, &[]),
+            send(0, &[good, run(end - 10, 2, 2, 9)], 10, &[]),
+            send(0, &[good, run(crate::contract::GUARDED + 5000, 1, 1, 0)], 7, &[]),
+            send(1 << 50, &[good], 6, &[]),
+            send(0, &[good], 5, &[]),
+            send(0, &[good], 7, &[]),
+            send(0, &[good], 6, &[0x80]),
+            send(0, &[good], 6, &[0, 0]),
+        ];
+        let far = [u64::MAX; 3];
+        let beyond = catch_unwind(AssertUnwindSafe(|| a.try_request(1, reference::PUT_RUNS, bytes_of(&far), &[1, 2])));
+        let asked = |list: &[u8]| a.try_request(1, reference::GET_RUNS, bytes_of(&[0u64; 3]), list);
+        // 100,000 bytes, which are more than an answer has.
+        let mut list = List::default();
+        list.add(run(5000, 1000, 100, 10));
+        let much = catch_unwind(AssertUnwindSafe(|| asked(&list.finish())));
+        std::panic::set_hook(hook);
+        for why in refused {
+            assert!(why.is_err_and(|why| why.contains("cannot be understood")));
+        }
+        assert!(beyond.is_err() && much.is_err());
+        assert!((5000..5030).all(|offset| place(offset) == 0), "nothing was written");
+        assert_eq!(send(0, &[good], 6, &[]), Ok(true));
+        assert!((5000..5030).all(|offset| place(offset) == if offset % 10 < 2 { 7 } else { 0 }));
+    }
+
     /// Whatever bits a slot has, serving it runs a handler or panics with words; nothing else breaks.
     #[test]
     fn slots_of_any_bits_are_understood_or_refused() {

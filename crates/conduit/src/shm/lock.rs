@@ -24,12 +24,16 @@ use crate::reference::GRANT;
 #[cfg(doc)]
 use crate::reference::{LOCK, UNLOCK};
 use crate::shm::rma::Reach;
+use crate::sync::{ticks, ticks_per_us};
 use crate::wait::Bell;
 use bytemuck::{Pod, Zeroable};
 use std::collections::{HashMap, VecDeque};
 use std::panic::Location;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::{Mutex, PoisonError};
+
+/// Others pass over the first that waits for a lock for this long.
+const PATIENCE_US: u64 = 500;
 
 /// Locks begin at a multiple of this.
 pub const ALIGN: u64 = 64;
@@ -60,6 +64,12 @@ impl Neighbours for Node {
     fn of(&self, near: usize) -> Option<(&Turn, &Bell)> {
         let &(area, i) = self.seats.get(near)?;
         Some((self.areas[area].turn(i), self.areas[area].bell(i)))
+    }
+
+    #[inline]
+    fn starves(&self, since: u64) -> bool {
+        // Clocks of two cores may differ a little.
+        ticks().wrapping_sub(since) as i64 > (PATIENCE_US * ticks_per_us()) as i64
     }
 }
 
