@@ -1,4 +1,4 @@
-//! Active messages and atomics: each case is a plain program over the public API that asserts what it expects. A handler
+//! Active messages: each case is a plain program over the public API that asserts what it expects. A handler
 //! that finds something wrong panics, which ends the job.
 
 use crate::{Case, Random, are, bytes, fill, mixed, plenty, refusal, soak, some_ranks, value};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// All of them.
-pub const CASES: [Case; 22] = [
+pub const CASES: [Case; 19] = [
     ("every size of arguments and payloads arrives and is answered", sizes),
     ("every rank reaches every rank and is answered", everyone),
     ("a handler works in the memory of its rank", targets),
@@ -26,9 +26,6 @@ pub const CASES: [Case; 22] = [
     ("quiet waits for everything that I sent", quiet),
     ("a wait for a condition sees what handlers and others do", wait_until),
     ("a handler that takes its time holds up nothing for good", slow_handlers),
-    ("atomics on every width do what they say", atomics),
-    ("atomics of all ranks on one word lose nothing", contended_atomics),
-    ("a lock of atomics protects plain memory", lock),
     ("the way that was asked for is the way that is taken", ways),
     ("messages are counted", counts),
     ("wrong messages are refused on the rank that sends them", misuse),
@@ -833,153 +830,6 @@ fn slow_handlers(job: &Job) {
     assert_eq!(count.get(job), all);
     job.barrier();
     job.free_all(count);
-}
-
-macro_rules! operations {
-    ($($name:ident: $T:ty, $next:expr;)*) => {$(
-        /// Every operation on a word that only I use, beside what plain integers do.
-        fn $name(job: &Job, p: GlobalPtr<$T>, random: &mut Random) {
-            let at = p.at(job);
-            let mut values = vec![0, 1, <$T>::MAX, <$T>::MIN, <$T>::MAX / 3, !0];
-            values.extend((0..4).map(|_| random.draw() as $T));
-            let mut now: $T = values[6];
-            at.store(now);
-            for &v in &values {
-                assert_eq!(at.fetch_add(v), now);
-                now = now.wrapping_add(v);
-                assert_eq!(at.load(), now);
-                assert_eq!(at.fetch_sub(v ^ 5), now);
-                now = now.wrapping_sub(v ^ 5);
-                assert_eq!(at.fetch_xor(v), now);
-                now ^= v;
-                assert_eq!(at.fetch_or(v), now);
-                now |= v;
-                assert_eq!(at.fetch_and(!v), now);
-                now &= !v;
-                assert_eq!(at.fetch_min(v), now);
-                now = now.min(v);
-                assert_eq!(at.fetch_max(v / 2), now);
-                now = now.max(v / 2);
-                assert_eq!(at.compare_exchange(now.wrapping_add(1), 7), Err(now));
-                assert_eq!(at.compare_exchange(now, !v), Ok(now));
-                now = !v;
-                assert_eq!(at.swap(v), now);
-                now = v;
-                assert_eq!(at.load(), now);
-                // Plain gets and puts see it and are seen.
-                assert_eq!(p.get(job), now);
-                p.put(job, now ^ 1);
-                job.quiet();
-                now ^= 1;
-                assert_eq!(at.load(), now);
-                at.store(v);
-                now = v;
-            }
-            // What lies beside it is as it was.
-            let next: $T = $next;
-            assert_eq!(p.add(1).get(job), next);
-        }
-    )*};
-}
-
-operations! {
-    on_u32: u32, 0x1111_1111;
-    on_i32: i32, 0x1111_1111;
-    on_u64: u64, 0x1111_1111_1111_1111;
-    on_i64: i64, 0x1111_1111_1111_1111;
-}
-
-fn atomics(job: &Job) {
-    let me = job.rank().index();
-    // Two words each, on every rank.
-    let cells = job.alloc_all::<[u64; 2]>(job.size()).unwrap();
-    let mut random = Random::new(me as u64);
-    for r in some_ranks(job) {
-        let mine = cells.on(r).add(me);
-        mine.put(job, [0x1111_1111_1111_1111; 2]);
-        on_u32(job, mine.cast(), &mut random);
-        mine.put(job, [0x1111_1111_1111_1111; 2]);
-        on_i32(job, mine.cast(), &mut random);
-        mine.put(job, [0x1111_1111_1111_1111; 2]);
-        on_u64(job, mine.cast(), &mut random);
-        mine.put(job, [0x1111_1111_1111_1111; 2]);
-        on_i64(job, mine.cast(), &mut random);
-    }
-    job.barrier();
-    job.free_all(cells);
-}
-
-fn contended_atomics(job: &Job) {
-    let (me, n) = (job.rank(), job.size() as u64);
-    let each = plenty(job, 40_000) as u64;
-    let cells = job.alloc_all::<u64>(8).unwrap();
-    let small = job.alloc_all::<i32>(2).unwrap();
-    // Rank 0 holds a token for everybody to swap.
-    cells.add(5).put(job, 0);
-    cells.add(6).put(job, u64::MAX);
-    job.barrier();
-    let hot = cells.on(Rank(0));
-    let mut random = Random::new(me.0.into());
-    let mut highest = 0;
-    for i in 0..each {
-        hot.at(job).fetch_add(i);
-        let r = Rank(random.below(job.size()) as u32);
-        cells.on(r).add(1).at(job).fetch_add(1);
-        small.on(Rank(0)).at(job).fetch_sub(1);
-        highest = highest.max(random.draw() >> 1);
-        hot.add(4).at(job).fetch_max(highest);
-        hot.add(6).at(job).fetch_min(highest);
-        if i % 4 == 0 {
-            // What others have done meanwhile is not lost.
-            let place = hot.add(2).at(job);
-            let mut old = place.load();
-            while let Err(now) = place.compare_exchange(old, old + 3) {
-                old = now;
-            }
-        }
-        hot.add(3).at(job).fetch_xor(mixed([me.0.into(), i]));
-    }
-    // Everybody puts a number of its own in and keeps what it takes out: all of them are somewhere, once.
-    let mine = cells.add(7);
-    mine.put(job, hot.add(5).at(job).swap(u64::from(me.0) + 1));
-    job.barrier();
-    assert_eq!(hot.get(job), n * (0..each).sum::<u64>());
-    assert_eq!(job.ranks().map(|r| cells.on(r).add(1).get(job)).sum::<u64>(), n * each);
-    assert_eq!(hot.add(2).get(job), 3 * n * each.div_ceil(4));
-    assert_eq!(small.on(Rank(0)).get(job), -((n * each) as i32));
-    let all = job.ranks().flat_map(|r| (0..each).map(move |i| mixed([r.0.into(), i])));
-    assert_eq!(hot.add(3).get(job), all.fold(0, |a, b| a ^ b));
-    assert!(hot.add(4).get(job) >= highest && hot.add(6).get(job) <= highest);
-    let mut out: Vec<u64> = job.ranks().map(|r| cells.on(r).add(7).get(job)).chain([hot.add(5).get(job)]).collect();
-    out.sort();
-    assert_eq!(out, (0..=n).collect::<Vec<_>>());
-    job.barrier();
-    job.free_all(small);
-    job.free_all(cells);
-}
-
-fn lock(job: &Job) {
-    // The lock is on one rank, what it protects on another.
-    let (first, last) = (Rank(0), job.neighbor(-1 - i64::from(job.rank().0)));
-    let cells = job.alloc_all::<u32>(1).unwrap();
-    let protected = job.alloc_all::<[u64; 4]>(1).unwrap().on(last);
-    let lock = cells.on(first);
-    let each = 30;
-    for _ in 0..each {
-        while lock.at(job).compare_exchange(0, 1).is_err() {
-            job.poll();
-            std::thread::yield_now();
-        }
-        let [a, b, c, d] = protected.get(job);
-        assert!(a == b && b == c && c == d, "a mixture: {a} {b} {c} {d}");
-        protected.put(job, [a + 1; 4]);
-        assert_eq!(lock.at(job).swap(0), 1);
-    }
-    job.barrier();
-    assert_eq!(protected.get(job), [each * job.size() as u64; 4]);
-    job.barrier();
-    job.free_all(protected);
-    job.free_all(cells);
 }
 
 /// Were messages asked for instead of shared memory?

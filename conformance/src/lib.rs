@@ -1,8 +1,9 @@
 //! One suite per contract, run under every mapping: what every job must do, however its ranks are laid out.
 //!
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
-//! and phases, [`region`] that of vector, indexed and strided copies, [`am`] that of active messages and atomics, [`rpc`] that of calls and of objects that every rank has,
-//! [`found`] what reviews found. [`soak`] is random traffic with checked contents, for as long as one likes.
+//! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks,
+//! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`found`] what reviews found. [`soak`] is
+//! random traffic with checked contents, for as long as one likes.
 
 use partage::prelude::*;
 use partage::serde::de::Visitor;
@@ -11,7 +12,9 @@ use std::fmt;
 
 pub mod am;
 pub mod array;
+pub mod atomic;
 pub mod found;
+pub mod lock;
 pub mod memory;
 pub mod region;
 pub mod rpc;
@@ -26,6 +29,8 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .iter()
         .chain(&array::CASES)
         .chain(&region::CASES)
+        .chain(&atomic::CASES)
+        .chain(&lock::CASES)
         .chain(&am::CASES)
         .chain(&rpc::CASES)
         .chain(&found::CASES)

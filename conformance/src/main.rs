@@ -16,10 +16,12 @@ fn main() {
             partage::run(|job| {
                 am::register(job);
                 for turn in 0..4 {
-                    soak::traffic(job, time / 16, 42 + turn);
-                    soak::messages(job, time / 16, 42 + turn);
-                    soak::arrays(job, time / 16, 42 + turn);
-                    soak::regions(job, time / 16, 42 + turn);
+                    soak::traffic(job, time / 24, 42 + turn);
+                    soak::messages(job, time / 24, 42 + turn);
+                    soak::arrays(job, time / 24, 42 + turn);
+                    soak::regions(job, time / 24, 42 + turn);
+                    soak::atomics(job, time / 24, 42 + turn);
+                    soak::locks(job, time / 24, 42 + turn);
                 }
             });
         }

@@ -216,6 +216,80 @@ pub fn regions(job: &Job, time: Duration, seed: u64) {
     more.end();
 }
 
+/// Rounds in which all ranks take random locks, some of them several at a time, and add to what they guard, until the time is
+/// over. What is there after each round is known to all: the same generator runs everywhere.
+pub fn locks(job: &Job, time: Duration, seed: u64) {
+    const ACTIONS: usize = 40;
+    let (me, n) = (job.rank(), job.size());
+    let mut more = Rounds::new(job, time);
+    // How often, the sum of what was added, and what follows from both.
+    let few = job.mutexes::<[u64; 3]>(Layout::cyclic(3)).expect("some lines");
+    let many = job.mutexes::<[u64; 3]>(Layout::per_rank(4)).expect("some lines");
+    let told = job.alloc_all::<MutexPtr<[u64; 3]>>(1).expect("a word");
+    told.put(job, job.alloc_mutex([0; 3]).expect("a line"));
+    job.barrier();
+    let alone: Vec<_> = job.ranks().map(|r| told.on(r).get(job)).collect();
+    let add = |value: &mut [u64; 3], key: u64| {
+        let [count, sum, check] = *value;
+        assert!(check == if count == 0 { 0 } else { mixed([count, sum]) }, "{me}: {count} added, {sum} in all");
+        let (count, sum) = (count + 1, sum.wrapping_add(key));
+        *value = [count, sum, mixed([count, sum])];
+    };
+    let mut expected = vec![(0u64, 0u64); few.len() + many.len() + n];
+    while let Some(round) = more.next() {
+        for from in job.ranks() {
+            let mut random = Random::new(seed ^ round << 20 ^ u64::from(from.0));
+            for _ in 0..ACTIONS {
+                let (a, b, c, key) =
+                    (random.below(few.len()), random.below(many.len()), random.below(n), random.draw());
+                let which = random.below(8);
+                let mut count = |i: usize| expected[i] = (expected[i].0 + 1, expected[i].1.wrapping_add(key));
+                match which {
+                    0..3 => count(a),
+                    3..5 => count(few.len() + b),
+                    5 => count(few.len() + many.len() + c),
+                    _ => {
+                        count(a);
+                        count(few.len() + b);
+                    }
+                }
+                if from != me {
+                    continue;
+                }
+                match which {
+                    0..3 => add(&mut few.lock(a), key),
+                    3 => add(&mut many.lock(b), key),
+                    4 => loop {
+                        if let Some(mut value) = many.try_lock(b) {
+                            break add(&mut value, key);
+                        }
+                        job.wait_until(|| true);
+                    },
+                    5 => add(&mut alone[c].lock(job), key),
+                    _ => {
+                        let mut first = few.lock(a);
+                        add(&mut many.lock(b), key);
+                        add(&mut first, key);
+                    }
+                }
+            }
+        }
+        job.barrier();
+        let i = (round as usize * 7 + me.index()) % expected.len();
+        let value = match i {
+            _ if i < few.len() => *few.lock(i),
+            _ if i < few.len() + many.len() => *many.lock(i - few.len()),
+            _ => *alone[i - few.len() - many.len()].lock(job),
+        };
+        assert_eq!((value[0], value[1]), expected[i], "{me}: round {round}: lock {i}");
+        job.barrier();
+    }
+    job.free_mutex(alone[me.index()]);
+    job.barrier();
+    job.free_all(told);
+    more.end();
+}
+
 /// What every message of the traffic carries: where it is counted, what it is known by, and where an answer to it is
 /// counted, which is null where there is to be none.
 #[derive(Clone, Copy, Debug, Pod, Zeroable, Serialize, Deserialize)]
@@ -378,4 +452,59 @@ pub fn messages(job: &Job, time: Duration, seed: u64) {
     job.free_all(go_on);
     job.free_all(landing);
     job.free_all(counts);
+}
+
+/// Atomics of all kinds on words of all ranks, waited for, started, in batches and awaited, until the time is over. What must come
+/// out is known to all: the same generator runs everywhere.
+pub fn atomics(job: &Job, time: Duration, seed: u64) {
+    const WORDS: usize = 64;
+    let (me, n) = (job.rank().index(), job.size());
+    let sums = job.array::<u64>(Layout::block_cyclic(WORDS, 5)).expect("64 words");
+    let halves = job.array::<f64>(Layout::cyclic(WORDS)).expect("64 words");
+    let (mut sum, mut half) = (vec![0u64; WORDS], vec![0.0; WORDS]);
+    let mut more = Rounds::new(job, time);
+    while let Some(round) = more.next() {
+        for from in 0..n {
+            let mut random = Random::new(seed ^ round << 20 ^ from as u64);
+            let mut started = vec![];
+            let mut floats = vec![];
+            let mut batch = job.batch();
+            for _ in 0..random.below(200) {
+                let (i, k, way) = (random.below(WORDS), random.draw() >> 40, random.below(8));
+                sum[i] = sum[i].wrapping_add(k);
+                half[i] += 0.5;
+                if from != me {
+                    continue;
+                }
+                match way {
+                    0 => sums.at(i).add(k),
+                    1 => drop(sums.at(i).relaxed().fetch_add(k)),
+                    2 => sums.at(i).strict().add(k),
+                    3 => started.push(Some(sums.at(i).start().fetch_add(k))),
+                    4 => std::mem::forget(sums.at(i).start().add(k)),
+                    5 => batch.add(sums.at(i), k),
+                    6 => _ = job.block_on(sums.at(i).start().fetch_add(k)),
+                    _ => {
+                        let place = sums.at(i);
+                        let mut old = place.load();
+                        while let Err(found) = place.compare_exchange(old, old.wrapping_add(k)) {
+                            old = found;
+                        }
+                    }
+                }
+                floats.push(halves.at(i).start().add(0.5));
+            }
+            if from == me {
+                while job.wait_any(&mut started).is_some() {}
+                partage::wait::wait_all(floats);
+            }
+        }
+        job.quiet();
+        job.barrier();
+        for i in (0..WORDS).filter(|i| i % n == me) {
+            assert_eq!((sums.get(i), halves.at(i).load()), (sum[i], half[i]), "word {i} in round {round}");
+        }
+        job.barrier();
+    }
+    more.end();
 }

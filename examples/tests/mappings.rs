@@ -19,7 +19,7 @@ macro_rules! examples {
         )+
     };
 }
-examples! { hello heat histogram transpose halo list_tree hashtable overlap }
+examples! { hello heat histogram transpose halo list_tree hashtable overlap work_queue }
 
 fn every_way(program: &str) {
     plainly(program, 3);

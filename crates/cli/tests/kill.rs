@@ -42,10 +42,12 @@ enum When {
     Reference,
     /// In phases, at their edges, and where arrays are made.
     Phases,
+    /// With locks and in waits for them.
+    Locks,
     Exit,
 }
 
-const WHEN: [When; 12] = [
+const WHEN: [When; 13] = [
     When::Start,
     When::Join,
     When::Barrier,
@@ -57,6 +59,7 @@ const WHEN: [When; 12] = [
     When::Flood,
     When::Reference,
     When::Phases,
+    When::Locks,
     When::Exit,
 ];
 
@@ -103,6 +106,7 @@ fn ranks() {
         }
         let row = vec![7u64; 8 << 10];
         let mut array = job.array::<u64>(Layout::cyclic(1000)).unwrap();
+        let locks = job.mutexes::<[u64; 20]>(Layout::cyclic(3)).unwrap();
         let begun = Instant::now();
         // The killer is dead itself after this time.
         while begun.elapsed() < Duration::from_secs(60) {
@@ -148,6 +152,13 @@ fn ranks() {
                     let other = job.array::<u64>(Layout::per_rank(100)).unwrap();
                     std::thread::sleep(Duration::from_micros(random.below(300) as u64));
                     array.freeze(|all| other.put(100 * job.rank().index(), all.get(random.below(1000))));
+                }
+                "Locks" => {
+                    let mut value = locks.lock(random.below(3));
+                    value[random.below(20)] += 1;
+                    if random.below(20) == 0 {
+                        std::thread::sleep(Duration::from_micros(random.below(3000) as u64));
+                    }
                 }
                 "Flood" if job.rank().0 == 0 => _ = std::hint::black_box((0..10_000u64).fold(0, |a, b| a ^ b)),
                 "Flood" => messages(job, &mut random, block, Rank(0), &text),
@@ -209,7 +220,7 @@ fn kills(hosts: Option<&Namespaces>, default: u64) {
     println!("kills: {kills} of {kills} as they should be: {summary:?}");
 }
 
-/// The moments that have to do with messages and arrays, each some times.
+/// The moments that have to do with messages, arrays and locks, each some times.
 #[test]
 fn kills_among_messages() {
     if std::env::var("CASE").is_ok() {
@@ -219,10 +230,10 @@ fn kills_among_messages() {
     let first = time.as_nanos() as u64 >> 10 & 0xffff_ffff;
     println!("SEED={first}");
     let mut summary = Summary::default();
-    for (i, when) in [When::Messages, When::Calls, When::Flood, When::Reference, When::Phases]
+    for (i, when) in [When::Messages, When::Calls, When::Flood, When::Reference, When::Phases, When::Locks]
         .into_iter()
         .cycle()
-        .take(25)
+        .take(30)
         .enumerate()
     {
         one_kill(first + i as u64, None, Some(when), &mut summary);
@@ -244,7 +255,9 @@ fn one_kill(seed: u64, hosts: Option<&Namespaces>, wanted: Option<When>, summary
         When::Join if hosts.is_some() => 100_000 + 5_000 * procs,
         When::Start if hosts.is_some() => 30_000,
         When::Join => 3_000 + 2_000 * procs,
-        When::Asleep | When::Messages | When::Calls | When::Flood | When::Reference | When::Phases => 20_000,
+        When::Asleep | When::Messages | When::Calls | When::Flood | When::Reference | When::Phases | When::Locks => {
+            20_000
+        }
         _ => 5_000,
     };
     let delay = Duration::from_micros(random.below(longest) as u64);

@@ -21,6 +21,7 @@ pub mod barrier;
 pub mod contract;
 pub mod copy;
 pub mod heap;
+pub mod lock;
 pub mod meeting;
 #[cfg(not(loom))]
 pub mod ofi;

@@ -99,9 +99,18 @@ impl Record {
     }
 
     /// The owner waits there.
-    pub fn waiting(&self, site: &Site) {
+    pub fn waiting(&self, site: &impl fmt::Display) {
         self.write(WAITING, format_args!("{site}"));
     }
+
+    /// The owner, who has said that it waits, still does: what it says may have changed, the time has not.
+    #[cfg(not(loom))]
+    pub fn still_waiting(&self, site: &impl fmt::Display) {
+        self.write_since(WAITING, self.since.load(Relaxed), format_args!("{site}"));
+    }
+
+    #[cfg(loom)]
+    pub fn still_waiting(&self, _: &impl fmt::Display) {}
 
     /// The owner has left.
     pub fn ended(&self) {
@@ -158,11 +167,16 @@ impl Record {
 
     #[cfg(not(loom))]
     fn write(&self, state: u64, text: fmt::Arguments<'_>) {
+        self.write_since(state, now_ns(), text);
+    }
+
+    #[cfg(not(loom))]
+    fn write_since(&self, state: u64, since: u64, text: fmt::Arguments<'_>) {
         let seq = self.seq.load(Relaxed);
         self.seq.store(seq + 1, Relaxed);
         full_fence();
         self.state.store(state, Relaxed);
-        self.since.store(now_ns(), Relaxed);
+        self.since.store(since, Relaxed);
         if state == WAITING || state == FAILED {
             let mut out = Words { text: &self.text, word: 0, filled: 0, next: 0 };
             let _ = fmt::Write::write_fmt(&mut out, text);

@@ -48,9 +48,16 @@ pub(crate) const PUT_RUNS: u16 = 17;
 pub(crate) const GET_RUNS: u16 = 18;
 const ATOMICS: u16 = 19;
 
+/// Asks for a lock; see [`shm::lock`].
+pub const LOCK: u16 = 14;
+/// Hands a lock on.
+pub const UNLOCK: u16 = 15;
+/// Tells a rank that it has a lock, and what it asked for.
+pub const GRANT: u16 = 16;
+
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 14] = [
+    let all: [(u16, &'static dyn Handler); 17] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -65,6 +72,9 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (SITE, &OnSite),
         (BLOCKS, &shm::memory::OnBlocks),
         (COMMIT, &shm::memory::OnCommit),
+        (LOCK, &shm::lock::OnLock),
+        (UNLOCK, &shm::lock::OnUnlock),
+        (GRANT, &shm::lock::OnTold),
     ];
     all.into_iter()
 }

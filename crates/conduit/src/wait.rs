@@ -26,12 +26,13 @@
 //! load.
 //!
 //! # Hang reports
-//! A wait that reaches its park publishes where it waits in the rank's [`Record`], and takes it
+//! A wait that reaches its park publishes where it waits in the rank's [`Record`], anew whenever it looks up from its sleep, and takes it
 //! back when it ends. A wait that ends earlier writes nothing.
 
-use crate::record::{Record, Site};
+use crate::record::Record;
 use crate::sync::{AtomicU32, Futex, Ordering::*, full_fence, ticks, ticks_per_us};
 use std::cell::Cell;
+use std::fmt::Display;
 
 /// How long a rank spins before it parks.
 const PATIENCE_US: u64 = 50;
@@ -212,9 +213,14 @@ impl<'m> Waiter<'m> {
         self.abort.load(Acquire) != 0
     }
 
-    /// Waits until `look` says [`Step::Done`]. Whoever makes that happen must ring this rank's bell.
+    /// Waits until `look` says [`Step::Done`]. Whoever makes that happen must ring this rank's bell. `site` says where it
+    /// waits: a [`Site`](crate::record::Site), and what else there is to be said.
     #[inline(always)]
-    pub fn until(&self, site: impl Fn() -> Site + Copy, look: impl Fn() -> Step + Copy) -> Result<(), Aborted> {
+    pub fn until<S: Display>(
+        &self,
+        site: impl Fn() -> S + Copy,
+        look: impl Fn() -> Step + Copy,
+    ) -> Result<(), Aborted> {
         // The first looks are made here, where what comes after them is near.
         let looks = if self.cores == Cores::Own && !cfg!(loom) { ROUND } else { 1 };
         for _ in 0..looks {
@@ -229,7 +235,7 @@ impl<'m> Waiter<'m> {
     }
 
     #[inline(never)]
-    fn slow(&self, site: &impl Fn() -> Site, look: &impl Fn() -> Step) -> Result<(), Aborted> {
+    fn slow<S: Display>(&self, site: &impl Fn() -> S, look: &impl Fn() -> Step) -> Result<(), Aborted> {
         // Set when something was served: that may be what this rank waits for.
         let mut served = false;
         'again: loop {
@@ -251,7 +257,7 @@ impl<'m> Waiter<'m> {
                 Step::Idle => {}
             }
             self.record.waiting(&site());
-            let found = self.park(look);
+            let found = self.park(site, look);
             self.record.running();
             match found? {
                 Step::Done => return Ok(()),
@@ -304,7 +310,7 @@ impl<'m> Waiter<'m> {
     }
 
     /// Sleeps until a look finds something; never returns `Idle`.
-    fn park(&self, look: &impl Fn() -> Step) -> Result<Step, Aborted> {
+    fn park<S: Display>(&self, site: &impl Fn() -> S, look: &impl Fn() -> Step) -> Result<Step, Aborted> {
         let word = self.bell.0.word();
         loop {
             word.store(1, Relaxed);
@@ -329,6 +335,7 @@ impl<'m> Waiter<'m> {
             if self.aborted() {
                 return Err(Aborted);
             }
+            self.record.still_waiting(&site());
         }
     }
 }
@@ -345,6 +352,7 @@ fn pause() {
 #[cfg(all(test, loom))]
 pub(crate) mod testing {
     use super::*;
+    use crate::record::Site;
 
     #[derive(Debug)]
     pub(crate) struct Sleeper {

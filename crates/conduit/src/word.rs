@@ -4,17 +4,19 @@
 //! * [`Order::Relaxed`]: the operation is one, nothing else.
 //! * [`Order::Both`]: acquire and release. What its rank wrote before is seen by whoever has seen what it wrote; what its
 //!   rank reads after was written at least as late as what it has seen.
-//! * [`Order::Strict`]: the same, and ordered against every earlier and every later access of its rank, stores before loads
-//!   included. All strict operations of all ranks have one order, which each rank's own order is a part of.
+//! * [`Order::Strict`]: as if a full fence stood before it and after it. So it is ordered against every earlier and every
+//!   later access of its rank, stores before loads included, and all strict operations of all ranks have one order, which
+//!   each rank's own order is a part of.
 //!
 //! # Memory ordering
-//! A strict load has a full fence before it: what came earlier, also a store, is seen by all when it looks. What
-//! comes later waits for it, since it acquires. A strict store has a full fence after it: what comes later, also a load, looks
-//! when it is seen by all; what came earlier is, since it releases. Other strict operations have both. Between any two strict
-//! operations of a rank lies a full fence, and with that the model of Rust and C++ gives what strict promises: message passing
-//! needs acquire and release, store buffering one fence in each rank between store and load, independent reads of independent
-//! writes one in each reader between its loads. The litmus programs below fail without each of the fences.
-//! (On x86-64 a locked instruction is a full fence, so there the others need none.)
+//! A strict operation has a full fence on both sides. Between any two of them lies one, then, and with that the model of Rust
+//! and C++ gives what strict promises; acquire and release alone would not. Each fence has its program below, which fails
+//! without it. Before a load: a store that came earlier (store buffering). After a store, the same of a load that comes later.
+//! After a load and before a store: what the rank has read must come before what it writes *for everybody*, also for a third
+//! rank that writes over it and reads (`W x | R x, W y | W y, R x`). Around the others: both.
+//!
+//! On x86-64 two are instructions, before a load and after a store. Loads come before all that is later there, stores come after
+//! all that was earlier, all processors see stores in one order, and a locked instruction is a full fence.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Ordering::*, full_fence};
 
@@ -162,17 +164,20 @@ macro_rules! apply {
             let (order, x) = (what.order, what.operand as $t);
             match what.op {
                 Op::Load => {
-                    before(order);
-                    return u64::from(word.load(order.load()));
+                    fence(order);
+                    let value = u64::from(word.load(order.load()));
+                    fence_unless_x86(order);
+                    return value;
                 }
                 Op::Store => {
+                    fence_unless_x86(order);
                     word.store(x, order.store());
-                    after(order);
+                    fence(order);
                     return 0;
                 }
                 _ => {}
             }
-            before_locked(order);
+            fence_unless_x86(order);
             let old = match what.op {
                 Op::Swap => word.swap(x, order.both()),
                 Op::CompareExchange => {
@@ -195,7 +200,7 @@ macro_rules! apply {
                     }
                 }
             };
-            after_locked(order);
+            fence_unless_x86(order);
             u64::from(old)
         }
     };
@@ -215,32 +220,376 @@ apply!(
 );
 
 #[inline(always)]
-fn before(order: Order) {
+fn fence(order: Order) {
     if order == Order::Strict {
         full_fence();
     }
 }
 
+/// Where the machine orders enough by itself.
 #[inline(always)]
-fn after(order: Order) {
-    if order == Order::Strict {
-        full_fence();
+fn fence_unless_x86(order: Order) {
+    if !cfg!(all(target_arch = "x86_64", not(loom), not(miri))) {
+        fence(order);
     }
 }
 
-/// A locked instruction of x86-64 is a full fence.
-const LOCKED_IS_FENCE: bool = cfg!(all(target_arch = "x86_64", not(loom), not(miri)));
+/// Litmus programs of the functions above. Plain puts and gets are relaxed accesses here. A model tries every order of the
+/// accesses, and for loads every value that the model of Rust and C++ allows. It does not know load buffering: no load
+/// sees a store that comes later. And where two ranks write one word it allows more than can be, so coherence has one writer.
+/// Each program is also shown to find what it looks for where nothing rules it out.
+#[cfg(all(test, loom))]
+mod models {
+    use super::Order::{Both, Strict};
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::sync::{Arc, Mutex};
 
-#[inline(always)]
-fn before_locked(order: Order) {
-    if order == Order::Strict && !LOCKED_IS_FENCE {
-        full_fence();
+    type Words = [AtomicU64; 2];
+    /// What a rank does, and what it has read.
+    type Rank = fn(&Words) -> Vec<u64>;
+
+    fn done(word: &AtomicU64, op: Op, order: Order, operand: u64) -> u64 {
+        apply_64(word, Atomic { order, ..Atomic::on_u64(op, operand) })
     }
-}
+    fn load(word: &AtomicU64, order: Order) -> u64 {
+        done(word, Op::Load, order, 0)
+    }
+    fn store(word: &AtomicU64, order: Order, value: u64) {
+        done(word, Op::Store, order, value);
+    }
 
-#[inline(always)]
-fn after_locked(order: Order) {
-    if order == Order::Strict && !LOCKED_IS_FENCE {
-        full_fence();
+    /// All that can come of it: what the ranks have read, one after the other, and then the words.
+    fn outcomes<const N: usize>(ranks: [Rank; N]) -> BTreeSet<Vec<u64>> {
+        let all = Arc::new(Mutex::new(BTreeSet::new()));
+        let found = all.clone();
+        let mut model = loom::model::Builder::new();
+        // Four ranks would take minutes; LOOM_MAX_PREEMPTIONS sets another bound for all.
+        model.preemption_bound = model.preemption_bound.or((N == 4).then_some(3));
+        model.check(move || {
+            let words = loom::sync::Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+            let threads: Vec<_> = ranks[1..]
+                .iter()
+                .map(|&rank| {
+                    let words = words.clone();
+                    loom::thread::spawn(move || rank(&words))
+                })
+                .collect();
+            let mut outcome = ranks[0](&words);
+            threads.into_iter().for_each(|thread| outcome.extend(thread.join().unwrap()));
+            outcome.extend(words.iter().map(|word| word.load(Relaxed)));
+            found.lock().unwrap().insert(outcome);
+        });
+        let all = all.lock().unwrap();
+        all.clone()
+    }
+
+    fn sees<const N: usize>(ranks: [Rank; N], outcome: &[u64]) -> bool {
+        outcomes(ranks).iter().any(|o| o.starts_with(outcome))
+    }
+
+    /// The flag is seen, and what was put before it is not.
+    const OLD: &[u64] = &[1, 0];
+
+    #[test]
+    fn loom_message_passing() {
+        let write: Rank = |[x, flag]| {
+            store(x, Order::Relaxed, 1);
+            store(flag, Both, 1);
+            vec![]
+        };
+        let read: Rank = |[x, flag]| vec![load(flag, Both), load(x, Order::Relaxed)];
+        assert!(!sees([write, read], OLD));
+        // By operations that read and write, on either side; one that finds another value than it expects has read it too.
+        let add: Rank = |[x, flag]| {
+            store(x, Order::Relaxed, 1);
+            done(flag, Op::Add, Both, 1);
+            vec![]
+        };
+        let max: Rank = |[x, flag]| {
+            store(x, Order::Relaxed, 1);
+            done(flag, Op::Max, Both, 1);
+            vec![]
+        };
+        let add_0: Rank = |[x, flag]| vec![done(flag, Op::Add, Both, 0), load(x, Order::Relaxed)];
+        let max_0: Rank = |[x, flag]| vec![done(flag, Op::Max, Both, 0), load(x, Order::Relaxed)];
+        let exchange: Rank = |[x, flag]| vec![done(flag, Op::CompareExchange, Both, 7), load(x, Order::Relaxed)];
+        for ranks in [[add, read], [max, read], [write, add_0], [write, max_0], [write, exchange]] {
+            assert!(!sees(ranks, OLD));
+        }
+        // Relaxed ones pass nothing on.
+        let write_relaxed: Rank = |words| {
+            words.iter().for_each(|word| store(word, Order::Relaxed, 1));
+            vec![]
+        };
+        let read_relaxed: Rank = |[x, flag]| vec![load(flag, Order::Relaxed), load(x, Order::Relaxed)];
+        assert!(sees([write_relaxed, read], OLD) && sees([write, read_relaxed], OLD));
+    }
+
+    /// The same by fences between plain accesses, on both sides.
+    #[test]
+    fn loom_message_passing_by_fences() {
+        let write: Rank = |[x, flag]| {
+            store(x, Order::Relaxed, 1);
+            full_fence();
+            store(flag, Order::Relaxed, 1);
+            vec![]
+        };
+        let read: Rank = |[x, flag]| {
+            let seen = load(flag, Order::Relaxed);
+            full_fence();
+            vec![seen, load(x, Order::Relaxed)]
+        };
+        let read_at_once: Rank = |[x, flag]| vec![load(flag, Order::Relaxed), load(x, Order::Relaxed)];
+        assert!(!sees([write, read], OLD));
+        assert!(sees([write, read_at_once], OLD));
+    }
+
+    /// Each rank writes its word and reads the other's: it may not be that neither sees the other's write.
+    fn store_buffering(me: Rank, other: Rank) -> bool {
+        sees([me, other], &[0, 0])
+    }
+
+    #[test]
+    fn loom_store_buffering_strict_store() {
+        let [me, other]: [Rank; 2] = [
+            |[x, y]| {
+                store(x, Strict, 1);
+                vec![load(y, Order::Relaxed)]
+            },
+            |[x, y]| {
+                store(y, Strict, 1);
+                vec![load(x, Order::Relaxed)]
+            },
+        ];
+        assert!(!store_buffering(me, other));
+    }
+
+    #[test]
+    fn loom_store_buffering_strict_load() {
+        let [me, other]: [Rank; 2] = [
+            |[x, y]| {
+                store(x, Order::Relaxed, 1);
+                vec![load(y, Strict)]
+            },
+            |[x, y]| {
+                store(y, Order::Relaxed, 1);
+                vec![load(x, Strict)]
+            },
+        ];
+        assert!(!store_buffering(me, other));
+    }
+
+    /// The operation that reads and writes is the write.
+    #[test]
+    fn loom_store_buffering_strict_add_and_load() {
+        let [me, other]: [Rank; 2] = [
+            |[x, y]| {
+                done(x, Op::Add, Strict, 1);
+                vec![load(y, Order::Relaxed)]
+            },
+            |[x, y]| {
+                done(y, Op::Max, Strict, 1);
+                vec![load(x, Order::Relaxed)]
+            },
+        ];
+        assert!(!store_buffering(me, other));
+    }
+
+    /// It is the read, on one side: those of a model always read the newest.
+    #[test]
+    fn loom_store_buffering_store_and_strict_add() {
+        let [add, exchange, other]: [Rank; 3] = [
+            |[x, y]| {
+                store(x, Order::Relaxed, 1);
+                vec![done(y, Op::Add, Strict, 0)]
+            },
+            |[x, y]| {
+                store(x, Order::Relaxed, 1);
+                vec![done(y, Op::CompareExchange, Strict, 7)]
+            },
+            |[x, y]| {
+                store(y, Order::Relaxed, 1);
+                vec![load(x, Strict)]
+            },
+        ];
+        assert!(!store_buffering(add, other));
+        assert!(!store_buffering(exchange, other));
+    }
+
+    #[test]
+    fn loom_store_buffering_by_fences() {
+        let [me, other]: [Rank; 2] = [
+            |[x, y]| {
+                store(x, Order::Relaxed, 1);
+                full_fence();
+                vec![load(y, Order::Relaxed)]
+            },
+            |[x, y]| {
+                store(y, Order::Relaxed, 1);
+                full_fence();
+                vec![load(x, Order::Relaxed)]
+            },
+        ];
+        assert!(!store_buffering(me, other));
+    }
+
+    /// Acquire and release let each load pass the store before it.
+    #[test]
+    fn loom_store_buffering_is_seen_by_default() {
+        let [me, other]: [Rank; 2] = [
+            |[x, y]| {
+                store(x, Both, 1);
+                vec![load(y, Both)]
+            },
+            |[x, y]| {
+                store(y, Both, 1);
+                vec![load(x, Both)]
+            },
+        ];
+        assert!(store_buffering(me, other));
+    }
+
+    /// Independent reads of independent writes: two readers may not see two writes in different orders.
+    fn independent_reads(readers: [Rank; 2]) -> bool {
+        let [write_x, write_y]: [Rank; 2] = [
+            |[x, _]| {
+                store(x, Order::Relaxed, 1);
+                vec![]
+            },
+            |[_, y]| {
+                store(y, Order::Relaxed, 1);
+                vec![]
+            },
+        ];
+        let [first, second] = readers;
+        sees([write_x, write_y, first, second], &[1, 0, 1, 0])
+    }
+
+    #[test]
+    fn loom_independent_reads_strict() {
+        let strict: [Rank; 2] =
+            [|[x, y]| vec![load(x, Strict), load(y, Strict)], |[x, y]| vec![load(y, Strict), load(x, Strict)]];
+        assert!(!independent_reads(strict));
+    }
+
+    #[test]
+    fn loom_independent_reads_by_fences() {
+        let fenced: [Rank; 2] = [
+            |[x, y]| {
+                let seen = load(x, Order::Relaxed);
+                full_fence();
+                vec![seen, load(y, Order::Relaxed)]
+            },
+            |[x, y]| {
+                let seen = load(y, Order::Relaxed);
+                full_fence();
+                vec![seen, load(x, Order::Relaxed)]
+            },
+        ];
+        assert!(!independent_reads(fenced));
+    }
+
+    #[test]
+    fn loom_independent_reads_differ_by_default() {
+        let default: [Rank; 2] =
+            [|[x, y]| vec![load(x, Both), load(y, Both)], |[x, y]| vec![load(y, Both), load(x, Both)]];
+        assert!(independent_reads(default));
+    }
+
+    /// One writes x; one reads it and writes 1 to y; one writes 2 over that and reads x, which may not be old then: what was
+    /// read came before, for everybody.
+    fn read_then_write(reader: Rank, last: Rank) -> bool {
+        let write: Rank = |[x, _]| {
+            store(x, Strict, 1);
+            vec![]
+        };
+        sees([write, reader, last], &[1, 0, 1, 2])
+    }
+
+    #[test]
+    fn loom_strict_load_then_store() {
+        let [reader, reader_by_default, last]: [Rank; 3] = [
+            |[x, y]| {
+                let seen = load(x, Strict);
+                store(y, Order::Relaxed, 1);
+                vec![seen]
+            },
+            |[x, y]| {
+                let seen = load(x, Both);
+                store(y, Both, 1);
+                vec![seen]
+            },
+            |[x, y]| {
+                store(y, Order::Relaxed, 2);
+                vec![load(x, Strict)]
+            },
+        ];
+        assert!(!read_then_write(reader, last));
+        assert!(read_then_write(reader_by_default, last));
+    }
+
+    #[test]
+    fn loom_load_then_strict_store() {
+        let [reader, last]: [Rank; 2] = [
+            |[x, y]| {
+                let seen = load(x, Order::Relaxed);
+                store(y, Strict, 1);
+                vec![seen]
+            },
+            |[x, y]| {
+                store(y, Strict, 2);
+                vec![load(x, Order::Relaxed)]
+            },
+        ];
+        assert!(!read_then_write(reader, last));
+    }
+
+    #[test]
+    fn loom_strict_load_then_strict_store() {
+        let [reader, last]: [Rank; 2] = [
+            |[x, y]| {
+                let seen = load(x, Strict);
+                store(y, Strict, 1);
+                vec![seen]
+            },
+            |[x, y]| {
+                store(y, Strict, 2);
+                vec![load(x, Strict)]
+            },
+        ];
+        assert!(!read_then_write(reader, last));
+    }
+
+    /// One word changes in one order, also for relaxed accesses.
+    #[test]
+    fn loom_coherence() {
+        let [twice, read, write_read, read_write]: [Rank; 4] = [
+            |[x, _]| {
+                store(x, Order::Relaxed, 1);
+                store(x, Order::Relaxed, 2);
+                vec![]
+            },
+            |[x, _]| vec![load(x, Order::Relaxed), load(x, Order::Relaxed)],
+            |[x, _]| {
+                store(x, Order::Relaxed, 3);
+                vec![load(x, Order::Relaxed)]
+            },
+            |[x, _]| {
+                let seen = load(x, Order::Relaxed);
+                store(x, Order::Relaxed, 3);
+                vec![seen]
+            },
+        ];
+        // Reads do not go back, and the later of two writes stays.
+        for outcome in outcomes([twice, read]) {
+            assert!(outcome[0] <= outcome[1] && outcome[2] == 2, "{outcome:?}");
+        }
+        // What was there before a write of one's own is not read after it.
+        assert!(outcomes([twice, write_read]).iter().all(|outcome| outcome[0] != 0));
+        // A write after a read comes after what was read.
+        for outcome in outcomes([twice, read_write]) {
+            assert!(outcome[0] != 2 || outcome[1] == 3, "{outcome:?}");
+        }
     }
 }

@@ -32,13 +32,12 @@ use crate::error::{Error, Result};
 use crate::job::{Inner, Job};
 use crate::scope::{Event, Scope, Transfer};
 use crate::team::{Rank, Team};
-use book::Wanted;
-pub(crate) use book::{Arrays, MOST_ARRAYS};
+pub(crate) use book::{Arrays, MOST_ARRAYS, Wanted};
 use bytemuck::Pod;
 use partage_conduit::contract::At;
 use partage_conduit::ofi::rma::Started;
 use partage_conduit::record::Site;
-use partage_conduit::shm::rma::Parts;
+use partage_conduit::shm::rma::{Mapped, Parts};
 use partage_plan::layout::{Layout, Piece, Run, Spread};
 use std::any::type_name;
 use std::fmt;
@@ -94,7 +93,10 @@ impl Team {
         let wanted = Wanted::new::<T>(&spread, room as u64, zeroed);
         let (slot, start) = self.agree_on_array(site, &wanted)?;
         let (inner, len) = (self.inner.clone(), spread.len());
-        let parts = inner.guarded.parts(start, spread.largest_part(), spread.only_member()).expect("agreed");
+        let mut parts = inner.guarded.parts(start, spread.largest_part(), spread.only_member()).expect("agreed");
+        if spread.is_in_a_row() {
+            parts = parts.in_a_row(spread.layout().first());
+        }
         let mine = spread.part_len(inner.rank.index());
         Ok(SharedArray { inner, len, start, spread, parts, mine, slot })
     }
@@ -184,10 +186,13 @@ impl<T: Pod> SharedArray<T> {
     #[inline(always)]
     #[track_caller]
     pub fn get(&self, i: usize) -> T {
-        if i < self.len
-            && let Some(value) = self.load(i)
-        {
-            return value;
+        if i < self.len {
+            if let Some(element) = self.parts.locate(i) {
+                return element.get();
+            }
+            if let Some(element) = self.locate_by_turns(i) {
+                return element.get();
+            }
         }
         self.get_far(i)
     }
@@ -197,12 +202,14 @@ impl<T: Pod> SharedArray<T> {
     #[track_caller]
     pub fn put(&self, i: usize, value: T) {
         if i < self.len {
-            let (member, k) = self.spread.locate(i);
-            if self.parts.put(member, k, value).is_some() {
-                return;
+            if let Some(element) = self.parts.locate(i) {
+                return element.put(value);
+            }
+            if let Some(element) = self.locate_by_turns(i) {
+                return element.put(value);
             }
         }
-        self.put_far(i, value);
+        self.put_far(i, value)
     }
 
     /// Reads `dst.len()` elements from `i` on, wherever they lie.
@@ -357,11 +364,20 @@ impl<T: Pod> SharedArray<T> {
         Cells { array: self, len: self.local_len() }
     }
 
-    /// Element `i`, which there is, if it can be reached by a copy.
+    /// Where element `i` is, which there is, if it can be reached by a copy.
     #[inline(always)]
-    pub(crate) fn load(&self, i: usize) -> Option<T> {
+    pub(crate) fn locate(&self, i: usize) -> Option<Mapped<'_, T>> {
+        match self.parts.locate(i) {
+            None => self.locate_by_turns(i),
+            element => element,
+        }
+    }
+
+    /// The same for arrays that are not in a row.
+    #[inline(always)]
+    fn locate_by_turns(&self, i: usize) -> Option<Mapped<'_, T>> {
         let (member, k) = self.spread.locate(i);
-        self.parts.get(member, k)
+        self.parts.locate_part(member, k)
     }
 
     /// Which member's part can be reached by this handle; one that has none if there is nothing to be reached.
@@ -376,6 +392,12 @@ impl<T: Pod> SharedArray<T> {
 
     fn place(&self, member: usize, k: usize) -> At {
         At::guarded(member as u32, self.offset(k))
+    }
+
+    /// Where element `i` is, which there is.
+    pub(crate) fn place_of(&self, i: usize) -> At {
+        let (member, k) = self.spread.locate(i);
+        self.place(member, k)
     }
 
     #[inline(always)]
@@ -505,23 +527,57 @@ impl<T: Word> SharedArray<T> {
     #[track_caller]
     pub fn at(&self, i: usize) -> Place<'_, T> {
         self.check("at", i, 1);
-        let (member, k) = self.spread.locate(i);
-        Place::of_array(&self.inner, At { rank: member as u32, offset: self.offset(k) })
+        Place::of_array(self, i, self.locate(i))
     }
 }
 
 impl<'s> Scope<'s, '_> {
     /// Starts reading `dst.len()` elements from `i` on.
+    #[inline(always)]
     #[track_caller]
     pub fn get<T: Pod>(&'s self, array: &'s SharedArray<T>, i: usize, dst: &'s mut [T]) -> Event<'s, &'s mut [T]> {
+        if let [one] = dst
+            && i < array.len
+            && let Some(element) = array.locate(i)
+        {
+            *one = element.get();
+            return Event::ready(dst);
+        }
+        self.get_otherwise(array, i, dst)
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn get_otherwise<T: Pod>(
+        &'s self,
+        array: &'s SharedArray<T>,
+        i: usize,
+        dst: &'s mut [T],
+    ) -> Event<'s, &'s mut [T]> {
         let site = Site::here("get");
         let range = array.check("get", i, dst.len());
         Event::borrowed(array.start_gets(site, range, dst), dst)
     }
 
     /// Starts writing all of `src` from element `i` on.
+    #[inline(always)]
     #[track_caller]
     pub fn put<T: Pod>(&'s self, array: &'s SharedArray<T>, i: usize, src: &'s [T]) -> Event<'s, ()> {
+        if let [value] = src
+            && i < array.len
+            && let Some(element) = array.locate(i)
+        {
+            element.put(*value);
+            return Event::ready(());
+        }
+        self.put_otherwise(array, i, src)
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn put_otherwise<T: Pod>(&'s self, array: &'s SharedArray<T>, i: usize, src: &'s [T]) -> Event<'s, ()> {
         let site = Site::here("put");
         let range = array.check("put", i, src.len());
         Event::borrowed(array.start_puts(site, range, src), ())

@@ -30,18 +30,18 @@
 //! });
 //! ```
 
+use crate::array::SharedArray;
 use crate::job::{Inner, Job};
 use crate::ptr::GlobalPtr;
 use crate::scope::{Event, Given};
-use crate::team::Rank;
 use bytemuck::Pod;
 use partage_conduit::am::Arrival;
 use partage_conduit::contract::{At, Conduit};
 use partage_conduit::record::Site;
 use partage_conduit::reference;
+use partage_conduit::shm::rma::Mapped;
 use partage_conduit::sync::full_fence;
 use partage_conduit::word::{Atomic, Kind, Op, Order};
-use std::marker::PhantomData;
 use std::rc::Rc;
 
 /// A type that atomics load, store, swap and compare: `u32`, `u64`, `usize`, `i32`, `i64`, `isize`, `f32`, `f64` and
@@ -126,10 +126,10 @@ impl<T: 'static> sealed::Word for GlobalPtr<T> {
 /// [`SharedArray::at`](crate::array::SharedArray::at) give.
 #[derive(Debug)]
 pub struct Place<'j, T> {
-    by: By<'j>,
-    at: At,
+    by: By<'j, T>,
+    /// Where it is, if it can be reached by a copy: found once, so that operations one after the other do not look again.
+    near: Option<Mapped<'j, T>>,
     order: Order,
-    _t: PhantomData<fn() -> T>,
 }
 
 impl<T> Clone for Place<'_, T> {
@@ -139,19 +139,27 @@ impl<T> Clone for Place<'_, T> {
 }
 impl<T> Copy for Place<'_, T> {}
 
-#[derive(Debug, Clone, Copy)]
-enum By<'j> {
-    Rank(&'j Job),
-    Handler(&'j Arrival<'j>),
+#[derive(Debug)]
+enum By<'j, T> {
+    Rank(&'j Job, GlobalPtr<T>),
+    Handler(&'j Arrival<'j>, GlobalPtr<T>),
     /// An element, which was found to be one.
-    Array(&'j Rc<Inner>),
+    Array(&'j SharedArray<T>, usize),
 }
+
+impl<T> Clone for By<'_, T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for By<'_, T> {}
 
 impl<T: Word> GlobalPtr<T> {
     /// This word, for atomics.
     #[inline(always)]
     pub fn at(self, job: &Job) -> Place<'_, T> {
-        Place { by: By::Rank(job), at: self.place(), order: Order::Both, _t: PhantomData }
+        Place { by: By::Rank(job, self), near: job.reach().word(self.place()), order: Order::Both }
     }
 }
 
@@ -250,12 +258,12 @@ operations! {
 
 impl<'j, T: Word> Place<'j, T> {
     pub(crate) fn of_target(target: &'j Arrival<'j>, ptr: GlobalPtr<T>) -> Self {
-        Place { by: By::Handler(target), at: ptr.place(), order: Order::Both, _t: PhantomData }
+        Place { by: By::Handler(target, ptr), near: target.reach().word(ptr.place()), order: Order::Both }
     }
 
     #[inline(always)]
-    pub(crate) fn of_array(inner: &'j Rc<Inner>, at: At) -> Self {
-        Place { by: By::Array(inner), at, order: Order::Both, _t: PhantomData }
+    pub(crate) fn of_array(array: &'j SharedArray<T>, i: usize, near: Option<Mapped<'j, T>>) -> Self {
+        Place { by: By::Array(array, i), near, order: Order::Both }
     }
 
     /// The same word, for operations that order nothing else.
@@ -304,27 +312,22 @@ impl<'j, T: Word> Place<'j, T> {
         Atomic { op, kind, width, order, operand: operand.to_word(), expected: expected.to_word() }
     }
 
+    /// The same for a slow path. A new value, so that on the others nothing has to be in memory.
     #[inline(always)]
-    fn near(self, what: Atomic) -> Option<u64> {
-        match self.by {
-            By::Rank(job) => job.reach(),
-            By::Handler(arrival) => arrival.reach(),
-            By::Array(inner) => &inner.guarded,
-        }
-        .atomic(self.at, what)
+    fn afar(self) -> Self {
+        Place { by: self.by, near: None, order: self.order }
     }
 
     #[inline(always)]
     #[track_caller]
     fn apply(self, call: &'static str, op: Op, operand: T, expected: T) -> T {
-        let what = self.what(op, operand, expected);
         if self.order == Order::Strict {
-            self.settle(call);
+            self.afar().settle(call);
         }
         // No closure: it would not know the caller's place.
-        T::from_word(match self.near(what) {
-            Some(old) => old,
-            None => self.far(call, what),
+        T::from_word(match self.near {
+            Some(word) => word.atomic(self.what(op, operand, expected)),
+            None => self.afar().far(call, self.what(op, operand, expected)),
         })
     }
 
@@ -333,11 +336,11 @@ impl<'j, T: Word> Place<'j, T> {
     fn begin<R>(self, call: &'static str, op: Op, operand: T, expected: T, read: fn(u64, u64) -> R) -> Event<'j, R> {
         let what = self.what(op, operand, expected);
         if self.order == Order::Strict {
-            self.settle(call);
+            self.afar().settle(call);
         }
-        match self.near(what) {
-            Some(old) => Event::ready(read(old, what.expected)),
-            None => self.begin_far(call, what, read),
+        match self.near {
+            Some(word) => Event::ready(read(word.atomic(what), what.expected)),
+            None => self.afar().begin_far(call, what, read),
         }
     }
 
@@ -346,9 +349,9 @@ impl<'j, T: Word> Place<'j, T> {
     #[track_caller]
     fn settle(self, call: &'static str) {
         match self.by {
-            By::Rank(job) => job.all().inner.complete_far(Site::here(call)),
-            By::Array(inner) => inner.complete_far(Site::here(call)),
-            By::Handler(_) => {}
+            By::Rank(job, _) => job.all().inner.complete_far(Site::here(call)),
+            By::Array(array, _) => array.inner.complete_far(Site::here(call)),
+            By::Handler(..) => {}
         }
     }
 
@@ -381,29 +384,25 @@ impl<'j, T: Word> Place<'j, T> {
             full_fence();
         }
         match self.by {
-            By::Rank(job) if self.ptr().is_aligned() => (&job.all().inner, site, self.at),
-            By::Array(inner) => {
-                inner.is_not_over(site);
-                (inner, site, At::guarded(self.at.rank, self.at.offset))
+            By::Rank(job, ptr) if ptr.is_aligned() => (&job.all().inner, site, ptr.place()),
+            By::Array(array, i) => {
+                array.inner.is_not_over(site);
+                (&array.inner, site, array.place_of(i))
             }
-            By::Rank(_) | By::Handler(_) => self.refuse(call),
+            By::Rank(..) | By::Handler(..) => self.refuse(call),
         }
-    }
-
-    fn ptr(self) -> GlobalPtr<T> {
-        GlobalPtr::new(Rank(self.at.rank), self.at.offset)
     }
 
     #[cold]
     #[track_caller]
     fn refuse(self, call: &str) -> ! {
         match self.by {
-            By::Rank(job) => self.ptr().refuse(job, call, 1),
-            By::Handler(arrival) => {
+            By::Rank(job, ptr) => ptr.refuse(job, call, 1),
+            By::Handler(arrival, ptr) => {
                 let who = format_args!("rank {}: {call} in a handler", arrival.target());
-                self.ptr().refuse_by(arrival.reach(), who, 1)
+                ptr.refuse_by(arrival.reach(), who, 1)
             }
-            By::Array(_) => unreachable!("an element of an array"),
+            By::Array(..) => unreachable!("an element of an array"),
         }
     }
 }
@@ -469,8 +468,9 @@ macro_rules! batched {
             #[track_caller]
             pub fn $name<T: $bound>(&mut self, place: Place<'_, T>, value: T) {
                 let what = place.relaxed().what($op, operations!(@value T, value $(, $value)?), T::zeroed());
-                if place.near(what).is_none() {
-                    self.gather(stringify!($name), place, what);
+                match place.near {
+                    Some(word) => _ = word.atomic(what),
+                    None => self.gather(stringify!($name), place.afar(), what),
                 }
             })*)*
         }
@@ -553,7 +553,7 @@ impl Drop for Batch<'_> {
 
 impl Inner {
     /// An atomic where memory is not mapped; `None` if the place is not one, or needs no other way.
-    fn atomic_far(&self, site: Site, at: At, what: Atomic) -> Option<u64> {
+    pub fn atomic_far(&self, site: Site, at: At, what: Atomic) -> Option<u64> {
         let asks = self.asks_for_atomic(at);
         asks.then(|| reference::atomic(&self.seat, site, at, what)).and_then(|old| self.unless_outside(old))
     }

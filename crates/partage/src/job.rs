@@ -114,12 +114,21 @@ impl Inner {
 
     /// Waits until `done`, making progress.
     pub fn wait(self: &Rc<Self>, site: Site, done: impl Fn() -> bool + Copy) {
+        self.unless_over(self.wait_saying(|| site, done));
+    }
+
+    /// The same for a wait of which more is to be said than its site; it may end without what it waited for.
+    pub fn wait_saying<S: fmt::Display>(
+        self: &Rc<Self>,
+        site: impl Fn() -> S + Copy,
+        done: impl Fn() -> bool + Copy,
+    ) -> std::result::Result<(), Aborted> {
         let look = || match done() {
             true => Step::Done,
             false if self.progress() => Step::Busy,
             false => Step::Idle,
         };
-        self.unless_over(self.seat.waiter().until(|| site, look));
+        self.seat.waiter().until(site, look)
     }
 
     /// Sends a request, when there is room. (In a called function, progress runs no others meanwhile.)
@@ -654,7 +663,7 @@ impl Job {
     }
 
     #[cold]
-    fn exhausted(&self, call: &str, len: u64, e: Exhausted) -> Error {
+    pub(crate) fn exhausted(&self, call: &str, len: u64, e: Exhausted) -> Error {
         Error::out_of_memory(format!("{}: {call} of {}: {e}", self.rank(), bytes(len)))
     }
 }

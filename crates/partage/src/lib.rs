@@ -42,6 +42,7 @@ pub mod job;
 pub mod launcher;
 #[deny(unsafe_code)]
 mod leaks;
+pub mod lock;
 pub mod phase;
 pub mod ptr;
 #[deny(unsafe_code)]
@@ -72,6 +73,7 @@ pub mod prelude {
     pub use crate::array::{SharedArray, SharedSlice};
     pub use crate::block::BlockPtr;
     pub use crate::job::{Distance, Job};
+    pub use crate::lock::{Guard, MutexPtr, Mutexes};
     pub use crate::ptr::GlobalPtr;
     pub use crate::region::{Indexed, Region, Shape};
     pub use crate::rpc::Dist;

@@ -461,9 +461,9 @@ impl<'p, T: Pod> View<'p, T> {
     #[track_caller]
     pub fn get(&self, i: usize) -> T {
         if i < self.len
-            && let Some(value) = self.array.load(i)
+            && let Some(element) = self.array.locate(i)
         {
-            return value;
+            return element.get();
         }
         self.get_far(i)
     }

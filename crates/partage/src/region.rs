@@ -656,7 +656,7 @@ impl<'i> Far<'i> {
     /// Sends what is left of a put: what is under way then.
     #[cold]
     #[inline(never)]
-    fn put_all(mut self: Box<Self>) -> Option<Transfer> {
+    fn put_all(mut self) -> Option<Transfer> {
         for (rank, packet) in std::mem::take(&mut self.packets).into_iter().enumerate() {
             if let Some(packet) = packet {
                 self.send(rank as u32, *packet);
@@ -668,7 +668,7 @@ impl<'i> Far<'i> {
     /// Asks for all that a get needs: what is under way then.
     #[cold]
     #[inline(never)]
-    fn get_all(mut self: Box<Self>, dst: &mut [u8]) -> Option<Transfer> {
+    fn get_all(mut self, dst: &mut [u8]) -> Option<Transfer> {
         let open = self.packets.into_iter().enumerate();
         self.full.extend(open.filter_map(|(rank, packet)| packet.map(|packet| (rank as u32, *packet))));
         let (inner, site) = (self.inner, self.site);

@@ -33,6 +33,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::mem::{ManuallyDrop, needs_drop};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -51,7 +52,8 @@ pub struct Scope<'s, 'env: 's> {
 #[must_use = "the transfer is complete, or the result there, after `wait`"]
 #[derive(Debug)]
 pub struct Event<'s, R> {
-    state: State<R>,
+    /// Dropped by hand: what is complete, as all is on the node, has nothing to drop, and that is seen in line.
+    state: ManuallyDrop<State<R>>,
     _s: PhantomData<&'s ()>,
     _not_send: PhantomData<*mut ()>,
 }
@@ -213,14 +215,41 @@ impl Drop for Completed<'_> {
 
 impl<'s, 'env> Scope<'s, 'env> {
     /// Starts reading `dst.len()` values.
+    #[inline(always)]
     #[track_caller]
     pub fn get_ptr<T: Pod>(&'s self, from: GlobalPtr<T>, dst: &'s mut [T]) -> Event<'s, &'s mut [T]> {
+        if let [one] = dst
+            && let Some(value) = self.job.reach().get(from.place())
+        {
+            *one = value;
+            return Event::ready(dst);
+        }
+        self.get_ptr_otherwise(from, dst)
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn get_ptr_otherwise<T: Pod>(&'s self, from: GlobalPtr<T>, dst: &'s mut [T]) -> Event<'s, &'s mut [T]> {
         Event::borrowed(from.start_get(self.job, "get_ptr", dst), dst)
     }
 
     /// Starts writing all of `src`.
+    #[inline(always)]
     #[track_caller]
     pub fn put_ptr<T: Pod>(&'s self, to: GlobalPtr<T>, src: &'s [T]) -> Event<'s, ()> {
+        if let [value] = src
+            && self.job.reach().put(to.place(), *value).is_some()
+        {
+            return Event::ready(());
+        }
+        self.put_ptr_otherwise(to, src)
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn put_ptr_otherwise<T: Pod>(&'s self, to: GlobalPtr<T>, src: &'s [T]) -> Event<'s, ()> {
         Event::borrowed(to.start_put(self.job, "put_ptr", src), ())
     }
 
@@ -308,9 +337,32 @@ impl Inner {
     }
 }
 
+impl<R> Drop for Event<'_, R> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        match *self.state {
+            State::Ready(_) if !needs_drop::<R>() => {}
+            State::Taken => {}
+            _ => self.drop_slowly(),
+        }
+    }
+}
+
 impl<R> Event<'_, R> {
+    #[inline(always)]
     fn of(state: State<R>) -> Self {
-        Event { state, _s: PhantomData, _not_send: PhantomData }
+        Event { state: ManuallyDrop::new(state), _s: PhantomData, _not_send: PhantomData }
+    }
+
+    /// What it was, which it is no longer.
+    #[inline(always)]
+    fn take(&mut self) -> State<R> {
+        std::mem::replace(&mut self.state, State::Taken)
+    }
+
+    #[inline(never)]
+    fn drop_slowly(&mut self) {
+        drop(self.take());
     }
 
     /// Of something that is complete.
@@ -325,11 +377,12 @@ impl<R> Event<'_, R> {
     }
 
     /// Of a transfer, if it is not complete, with memory that a scope borrows.
+    #[inline]
     pub(crate) fn borrowed(transfer: Option<Transfer>, value: R) -> Self {
-        Self::of(match transfer {
-            Some(transfer) => State::Far(transfer, value),
-            None => State::Ready(value),
-        })
+        match transfer {
+            Some(transfer) => Self::of(State::Far(transfer, value)),
+            None => Self::ready(value),
+        }
     }
 
     /// The same with memory that comes along.
@@ -349,9 +402,19 @@ impl<R> Event<'_, R> {
 
     /// Waits, and serves others meanwhile; hands back the buffer of a transfer or the result of a call. If the called
     /// function panicked, so does this, with its words.
+    #[inline]
     #[track_caller]
-    pub fn wait(self) -> R {
-        match self.state {
+    pub fn wait(mut self) -> R {
+        match self.take() {
+            State::Ready(value) => value,
+            state => Self::wait_for(state),
+        }
+    }
+
+    #[inline(never)]
+    #[track_caller]
+    fn wait_for(state: State<R>) -> R {
+        match state {
             State::Ready(value) => value,
             State::Call(pend) => pend.wait(),
             State::Asked(Asked { slot, with, read }) => {
@@ -373,7 +436,7 @@ impl<R> Event<'_, R> {
     /// Is it complete? Makes progress if it is not.
     #[track_caller]
     pub fn test(&mut self) -> bool {
-        match &self.state {
+        match &*self.state {
             State::Call(pend) => pend.test(),
             State::Asked(asked) => asked.slot.test(),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.test(),
@@ -385,7 +448,7 @@ impl<R> Event<'_, R> {
 impl<R> Event<'_, R> {
     /// Is it complete? Makes no progress.
     pub(crate) fn is_complete(&self) -> bool {
-        match &self.state {
+        match &*self.state {
             State::Call(pend) => pend.is_done(),
             State::Asked(asked) => asked.slot.is_done(),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.is_complete(),
@@ -404,7 +467,7 @@ impl<R> Future for Event<'_, R> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        match std::mem::replace(&mut self.state, State::Taken) {
+        match self.take() {
             State::Ready(value) => Poll::Ready(value),
             State::Call(pend) => Poll::Ready(pend.take()),
             State::Asked(Asked { slot, with, read }) => Poll::Ready(read(slot.value(), with)),

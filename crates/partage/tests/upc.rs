@@ -644,8 +644,10 @@ fn atomic_cswap() {
 #[test]
 fn atomic_arithmetic() {
     partage::test(4, |job| {
-        let (a, r) = (job.array::<i32>(7).unwrap(), job.rank().0 as i32);
+        let (a, r) = (job.array::<i32>(8).unwrap(), job.rank().0 as i32);
+        a.put(7, 1);
         job.barrier();
+        a.at(7).fetch_mul(r + 1);
         a.at(0).fetch_add(r);
         a.at(1).fetch_sub(r);
         a.at(2).fetch_add(1); // inc
@@ -654,13 +656,69 @@ fn atomic_arithmetic() {
         a.at(5).fetch_min(-r);
         a.at(6).fetch_xor(1 << r);
         job.barrier();
-        assert_eq!(a.fetch(..).wait(), [6, -6, 4, -4, 3, -3, 15]);
+        assert_eq!(a.fetch(..).wait(), [6, -6, 4, -4, 3, -3, 15, 24]);
         job.barrier();
         a.at(6).fetch_and(!(1 << r));
         job.barrier();
         assert_eq!(a.at(6).fetch_or(1 << r) & 1 << r, 0);
         job.barrier();
         assert_eq!(a.get(6), 15);
+    });
+}
+
+#[test]
+fn atomics_that_fetch_nothing() {
+    partage::test(4, |job| {
+        let (a, r) = (job.array::<u64>(3).unwrap(), u64::from(job.rank().0));
+        a.at(0).add(r);
+        a.at(1).xor(1 << r);
+        a.at(2).start().max(r).wait();
+        job.barrier();
+        assert_eq!(a.fetch(..).wait(), [6, 15, 3]);
+    });
+}
+
+#[test]
+fn atomics_on_floats_and_pointers() {
+    partage::test(4, |job| {
+        let sum = job.array::<f64>(1).unwrap();
+        sum.at(0).add(0.5);
+        // A stack: each rank pushes what it has, then all are on it.
+        let head = job.alloc_all::<GlobalPtr<u64>>(1).unwrap().on(Rank(0));
+        let nodes = job.alloc_all::<[GlobalPtr<u64>; 2]>(1).unwrap();
+        let node = nodes.field::<GlobalPtr<u64>>(0).cast::<u64>();
+        let mut old = head.at(job).load();
+        loop {
+            nodes.field::<GlobalPtr<u64>>(8).put(job, old);
+            match head.at(job).compare_exchange(old, node) {
+                Ok(_) => break,
+                Err(found) => old = found,
+            }
+        }
+        job.barrier();
+        assert_eq!(sum.at(0).load(), 2.0);
+        let (mut next, mut found) = (head.at(job).load(), BTreeSet::new());
+        while !next.is_null() {
+            found.insert(next.rank());
+            next = next.cast::<[GlobalPtr<u64>; 2]>().field(8).get(job);
+        }
+        assert_eq!(found.len(), 4);
+    });
+}
+
+#[test]
+fn atomics_of_two_orders() {
+    partage::test(4, |job| {
+        let a = job.array::<u32>(3).unwrap();
+        a.at(0).relaxed().add(1);
+        job.barrier();
+        assert_eq!(a.at(0).strict().load(), 4);
+        // Each says that it is there and looks for the next: not both of two miss each other.
+        let b = job.array::<u32>(4).unwrap();
+        let (me, next) = (job.rank().index(), job.neighbor(1).index());
+        b.at(me).strict().store(1);
+        let missed = all(job, u32::from(b.at(next).strict().load() == 0)).iter().sum::<u32>();
+        assert!(missed < 4);
     });
 }
 
@@ -720,6 +778,35 @@ fn implicit_handles() {
         job.quiet();
         job.barrier();
         assert_eq!(p.on(job.rank()).fetch(job, 10).wait(), [7; 10]);
+    });
+}
+
+#[test]
+fn memset_nb() {
+    partage::test(3, |job| {
+        let p = job.alloc_all::<u64>(5).unwrap().on(job.neighbor(1));
+        let setting = p.store(job, vec![9; 4]);
+        setting.wait();
+        job.barrier();
+        assert_eq!(p.on(job.rank()).fetch(job, 5).wait(), [9, 9, 9, 9, 0]);
+    });
+}
+
+#[test]
+fn memcpy_nb() {
+    partage::test(3, |job| {
+        let (a, b) = (job.array::<u64>(6).unwrap(), job.array::<u64>(Layout::cyclic(6)).unwrap());
+        a.my_indices().for_each(|i| a.put(i, 10 + i as u64));
+        job.barrier();
+        if job.rank() == Rank(1) {
+            // All of them are under way together.
+            let (a, b) = (&a, &b);
+            let copy = |i: usize| async move { b.store(i, a.fetch(i..i + 2).await).await };
+            let copies = job.block_on(partage::wait::join_all([0, 2, 4].map(copy)));
+            assert_eq!(copies.len(), 3);
+        }
+        job.barrier();
+        assert_eq!(b.fetch(..).wait(), [10, 11, 12, 13, 14, 15]);
     });
 }
 
@@ -907,11 +994,13 @@ fn every_item_of_the_table_is_where_it_links_to() {
             let path = before.rsplit('[').next().unwrap().trim_matches('`');
             let text = std::fs::read_to_string(docs.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
             let name = path.rsplit("::").next().unwrap();
-            let is_there = ["fn ", "const fn ", "unsafe fn ", "struct ", "enum "].iter().any(|kind| {
+            let is_there = ["fn ", "const fn ", "unsafe fn ", "struct ", "enum ", "trait "].iter().any(|kind| {
                 text.match_indices(&format!("pub {kind}{name}"))
                     .any(|(at, found)| !text[at + found.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '_'))
             });
-            assert!(is_there, "{path} is not in {file}");
+            // Or in the list of what a macro makes of them.
+            let listed = ["(value)", " -> T"].iter().any(|rest| text.contains(&format!("\n        {name}{rest}")));
+            assert!(is_there || listed, "{path} is not in {file}");
         }
     }
 }

@@ -324,6 +324,16 @@ impl Spread {
         matches!(self.layout.shape, Shape::Cyclic { block: 0, .. }).then_some(self.layout.first)
     }
 
+    /// Whether the parts, in turn from the first member's on, are the array: no member has more than one block. (Not said
+    /// of tiles and bricks, unless there is one.)
+    pub fn is_in_a_row(&self) -> bool {
+        let blocks = || match self.layout.shape {
+            Shape::Bricks { .. } => false,
+            _ => self.block().is_none_or(|block| block.saturating_mul(self.members) >= self.len),
+        };
+        self.members == 1 || blocks()
+    }
+
     /// Where element `i` is: who has it, and its index in that member's part. The caller has checked that `i < len`;
     /// else the answer means nothing.
     #[inline(always)]

@@ -70,6 +70,12 @@ fn check(spread: &Spread, parts: &Parts) {
         assert_eq!((spread.locate(i), spread.affinity(i)), (place, place.0), "{i} in {spread:?}");
     }
     check_pieces(spread, &places);
+    // In a row: one part after the other is the array.
+    let row =
+        |i: usize| ((spread.layout().first() + i / spread.largest_part()) % parts.len(), i % spread.largest_part());
+    let is_row = places.iter().enumerate().all(|(i, &place)| place == row(i));
+    assert!(is_row || !spread.is_in_a_row(), "{spread:?}");
+    assert!(!is_row || spread.is_in_a_row() || spread.block().is_none(), "{spread:?}");
 }
 
 /// What is left of a range after its first piece is a range itself; so the first piece is compared, of every range of a

@@ -153,6 +153,50 @@ pub fn wake(board: &Board, turn: u32) {
     let _ = futex::wake(&board.bell.0, futex::Flags::empty(), i32::MAX as u32);
 }
 
+/// A mutex of three states over a futex, for processes, and the count that it guards.
+#[repr(C, align(64))]
+pub struct Mutex {
+    /// 0: free, 1: held, 2: held, and somebody may sleep.
+    state: AtomicU32,
+    count: UnsafeCell<u64>,
+}
+
+impl Mutex {
+    /// Collective: one in rank 0's segment.
+    pub fn new(job: &Job) -> partage::Result<&Mutex> {
+        let mutexes = Everywhere::<Mutex>::new(job)?;
+        // SAFETY: an atomic, and a cell that it guards.
+        Ok(unsafe { mutexes.on(Rank(0)) })
+    }
+
+    /// Counts, holding it.
+    #[inline(always)]
+    pub fn count(&self) {
+        if self.state.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+            self.wait();
+        }
+        // SAFETY: who holds it has the count alone.
+        unsafe { *self.count.get() = black_box(*self.count.get()) + 1 };
+        if self.state.swap(0, Release) == 2 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wait(&self) {
+        while self.state.swap(2, Acquire) != 0 {
+            // Whatever it returns, the loop looks again.
+            let _ = futex::wait(&self.state, futex::Flags::empty(), 2, None);
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        // It fails for a bad address only.
+        let _ = futex::wake(&self.state, futex::Flags::empty(), 1);
+    }
+}
+
 /// Slots of a ring.
 const SLOTS: u64 = 1024;
 /// The receiver says how far it is every so many slots.
@@ -327,6 +371,87 @@ impl Cyclic {
             // SAFETY: an element of the array, which no rank writes to meanwhile.
             sum.wrapping_add(unsafe { self.bases[rank].add(k).read_volatile() })
         })
+    }
+}
+
+/// A table that lies in two parts, by hand: addresses and arithmetic, no check.
+pub struct Table {
+    parts: Vec<*mut u64>,
+    /// An index, shifted by this, is a rank.
+    shift: u32,
+    len: usize,
+}
+
+impl Table {
+    /// Collective: over the memory of `array`, whose parts have a power of two of words, and which outlives it.
+    pub fn new(job: &Job, array: &mut SharedArray<u64>) -> Table {
+        let len = array.len();
+        let part = array.local_len();
+        assert!(part.is_power_of_two() && part * job.size() == len && len.is_power_of_two());
+        let address = |part: &[u64]| std::ptr::with_exposed_provenance_mut(part.as_ptr().expose_provenance());
+        let parts = array.freeze(|view| job.ranks().map(|r| address(view.part(r).expect("on this node"))).collect());
+        Table { parts, shift: part.ilog2(), len }
+    }
+
+    /// So many updates from a number of the stream on, by loads and stores; the last number.
+    #[inline(never)]
+    pub fn plain(&self, stream: u64, times: usize) -> u64 {
+        self.update(stream, times, |p, x| {
+            // SAFETY: a word of the array (`locate`), outside of phases: there are no references to it. Others may write
+            // it at the same time, as is measured; volatile accesses stay whole instructions.
+            unsafe { p.write_volatile(p.read_volatile() ^ x) }
+        })
+    }
+
+    /// The same by atomics.
+    #[inline(never)]
+    pub fn atomic(&self, stream: u64, times: usize) -> u64 {
+        self.update(stream, times, |p, x| {
+            // SAFETY: as above, and aligned.
+            unsafe { AtomicU64::from_ptr(p) }.fetch_xor(x, AcqRel);
+        })
+    }
+
+    #[inline(always)]
+    fn update(&self, stream: u64, times: usize, update: impl Fn(*mut u64, u64)) -> u64 {
+        let (mask, inside) = (self.len - 1, (1 << self.shift) - 1);
+        (0..times).fold(stream, |x, _| {
+            let x = super::atomics::next(x);
+            let i = x as usize & mask;
+            update(self.parts[i >> self.shift].wrapping_add(i & inside), x);
+            x
+        })
+    }
+}
+
+/// The CPU's addition to a word, `times` times; the sum of what it was.
+#[inline(never)]
+pub fn fetch_add(job: &Job, word: GlobalPtr<u64>, times: usize) -> u64 {
+    let word = raw(job, word.cast(), 8).cast::<u64>();
+    assert!(word.is_aligned());
+    // SAFETY: aligned and in a segment, into which no reference exists; used as an atomic only.
+    let word = unsafe { AtomicU64::from_ptr(word) };
+    (0..times).fold(0, |sum: u64, _| sum.wrapping_add(word.fetch_add(1, AcqRel)))
+}
+
+/// Addresses of words.
+pub struct Stores(Vec<*mut u64>);
+
+impl Stores {
+    /// Of these words.
+    pub fn new(job: &Job, places: &[GlobalPtr<u64>]) -> Stores {
+        let stores = Stores(places.iter().map(|p| raw(job, p.cast(), 8).cast()).collect());
+        assert!(stores.0.iter().all(|p| p.is_aligned()));
+        stores
+    }
+
+    /// Stores a value to each.
+    #[inline(never)]
+    pub fn put(&self, src: &[u64]) {
+        for (&to, value) in self.0.iter().zip(src) {
+            // SAFETY: a word of a segment, aligned (`new`), which no other rank uses meanwhile.
+            unsafe { to.write_volatile(*value) };
+        }
     }
 }
 

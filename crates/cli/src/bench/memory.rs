@@ -2,7 +2,7 @@
 
 use super::floor;
 use super::measure::Measured;
-use super::ranks::{Bench, WINDOW_NS};
+use super::ranks::{Bench, WINDOW_NS, now_ns};
 use partage::prelude::*;
 use std::hint::black_box;
 
@@ -95,9 +95,9 @@ pub fn alloc_fresh(b: &Bench) -> Measured {
     b.compare(
         || {
             let mut all = Vec::with_capacity(TIMES);
-            let start = super::ranks::now_ns();
+            let start = now_ns();
             (0..TIMES).for_each(|_| all.push(b.job.array::<u64>(ARRAY / 8).expect("1 MiB")));
-            let time = super::ranks::now_ns() - start;
+            let time = now_ns() - start;
             drop(all);
             // What was dropped goes back to the system here.
             drop(b.job.array::<u64>(1).expect("a word"));

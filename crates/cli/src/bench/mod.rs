@@ -1,14 +1,16 @@
 //! `partage bench`: every figure beside its floor, which is the same thing done by hand in the same run.
 //!
 //! * [`MICRO`], [`MEMORY`], [`AM`], [`NETWORK`]: what is measured, on how many ranks, and what it may be.
-//! * [`ranks`], [`memory`], [`am`], [`network`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand.
+//! * [`ranks`], [`memory`], [`atomics`], [`am`], [`network`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand.
 //! * [`measure`]: which rounds count, and what is made of them.
 //!
 //! The driver launches this program again for each figure, as the ranks of a job; rank 0 leaves its result in a file. It
 //! does not judge: a figure over its limit is shown as such and is no error.
 
 mod am;
+mod atomics;
 mod floor;
+mod locks;
 mod measure;
 mod memory;
 mod network;
@@ -35,7 +37,7 @@ pub enum What {
     /// One figure is measured only if `--only` names it: `cold_build`, which compiles the library from its sources with
     /// cargo.
     Micro(Options),
-    /// Arrays, phases, pointers, allocation, each beside the same by hand
+    /// Arrays, phases, pointers, allocation, locks, each beside the same by hand
     Memory(Options),
     /// Active messages and calls, each beside raw rings in the same memory
     Am(Options),
@@ -116,7 +118,7 @@ static MICRO: [Figure; 27] = [
 ];
 
 /// Those of `bench memory`.
-static MEMORY: [Figure; 13] = [
+static MEMORY: [Figure; 25] = [
     job("phase_local_loop", 2, Procs, "ns", Ratio(1.02), memory::local_loop),
     job("gptr_get_8", 2, Procs, "ns", Ratio(1.5), ranks::get_8),
     job("gptr_put_8", 2, Procs, "ns", Ratio(1.5), ranks::put_8),
@@ -128,6 +130,18 @@ static MEMORY: [Figure; 13] = [
     job("alloc_array_1m_zeroed", 2, Procs, "ns", Limit::None, memory::alloc_zeroed),
     job("alloc_array_1m_fresh", 2, Procs, "ns", Limit::None, memory::alloc_fresh),
     job("local_alloc_free_64", 2, Procs, "ns", Ratio(2.0), memory::local_alloc_free),
+    job("atomic_fetch_add", 2, Procs, "ns", Ratio(1.3), atomics::fetch_add),
+    job("atomic_fetch_add_found", 2, Procs, "ns", Limit::None, atomics::find_and_add),
+    job("gups_plain_2", 2, Procs, "ns", Ratio(1.15), atomics::gups_plain).most(9),
+    job("gups_atomic_2", 2, Procs, "ns", Ratio(1.15), atomics::gups_atomic).most(9),
+    job("scope_1000_puts_8", 2, Procs, "ns", Ratio(2.0), atomics::scope_puts),
+    job("scope_1000_puts_8_near", 2, Procs, "ns", Limit::None, atomics::scope_puts_near),
+    job("lock_uncontended", 2, Procs, "ns", Ratio(3.0), locks::uncontended),
+    job("lock_contended_2", 2, Procs, "ns", Limit::None, locks::contended),
+    job("lock_contended_16", 16, Procs, "ns", Ratio(3.0), locks::contended).most(9),
+    job("lock_least_share_16", 16, Procs, "×", Value(2.0), locks::shares).most(2),
+    job("lock_bypass_2", 2, Procs, "ms", Value(2.0), locks::bypass).most(5),
+    job("lock_bypass_16", 16, Procs, "ms", Limit::None, locks::bypass).most(5),
     job("strided_put_512x64", 2, Procs, "ns", Ratio(1.15), memory::strided_put),
     job("strided_put_512x64_array", 2, Procs, "ns", Limit::None, memory::strided_put_array),
 ];

@@ -54,7 +54,7 @@ impl<'j> Bench<'j> {
     }
 
     /// Rounds of something that has no floor and does not depend on how far cores are from each other.
-    fn alone(&self, mut ours: impl FnMut() -> f64) -> Measured {
+    pub fn alone(&self, mut ours: impl FnMut() -> f64) -> Measured {
         Measured::absolute((0..self.rounds).map(|_| self.sample(&mut ours)).collect())
     }
 

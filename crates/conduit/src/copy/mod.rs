@@ -166,7 +166,7 @@ unsafe fn in_line(to: *mut u8, from: *const u8, len: usize) {
 /// Copies runs into shared memory. Aligned words of 1, 2, 4 or 8 bytes do not tear.
 ///
 /// # Safety
-/// As for [`write`], for each run.
+/// As for [`write()`], for each run.
 #[inline]
 pub unsafe fn write_runs(to: *mut u8, from: *const u8, runs: Runs) {
     let ends = ((to, runs.there), (from, runs.here));

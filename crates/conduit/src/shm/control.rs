@@ -4,12 +4,14 @@
 //! |---|---|
 //! | 0 | [`Header`]: cookie, the abort word, bytes being committed |
 //! | 4 KiB | the barrier's pair and release lines and its meeting with other nodes, then its counters, a line each |
-//! | 16 MiB | one [`Seat`] per rank of the process: bell, barrier slot, record |
+//! | 16 MiB | one [`Seat`] per rank of the process: bell, barrier slot, record, turn at a lock |
+//! | 96 MiB | texts of the sites where locks were taken, 128 bytes each |
 //!
 //! Of all but the cookie and the seats only those of the node's first process are used. Everything is an atomic;
 //! zeroed memory is a valid state of all of it; only touched pages exist.
 
 use crate::barrier::{Counter, Pair, Places, Release, Slot};
+use crate::lock::Turn;
 use crate::meeting::Meeting;
 use crate::record::Record;
 use crate::shm::segment::Mapping;
@@ -25,6 +27,9 @@ const BARRIER: usize = 4096;
 const COUNTERS: usize = BARRIER + size_of::<BarrierLines>();
 const SEATS: usize = 16 << 20;
 const SEAT: usize = 1024;
+const SITES: usize = 96 << 20;
+/// Sites that a process can name.
+pub const MOST_SITES: usize = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"partage1");
 
 /// Of one process.
@@ -48,11 +53,19 @@ pub struct Seat {
     bell: BellLine,
     slot: Slot,
     record: Record,
+    turn: TurnLine,
 }
+
+/// The text of a site, ended by a zero byte; written once.
+pub type Text = [AtomicU64; 16];
 
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct BellLine(Bell);
+
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct TurnLine(Turn);
 
 #[repr(C)]
 struct BarrierLines {
@@ -62,7 +75,7 @@ struct BarrierLines {
 }
 
 const _: () = assert!(size_of::<Seat>() <= SEAT && size_of::<Header>() <= BARRIER);
-const _: () = assert!(SEATS + MOST_RANKS * SEAT <= LEN);
+const _: () = assert!(SEATS + MOST_RANKS * SEAT <= SITES && SITES + MOST_SITES * size_of::<Text>() <= LEN);
 const _: () = assert!(COUNTERS + 2 * MOST_RANKS * size_of::<Counter>() <= SEATS);
 
 /// The control area of one mapped file.
@@ -121,6 +134,18 @@ impl Control {
     /// The record of the process's i-th rank.
     pub fn record(&self, i: usize) -> &Record {
         &self.seat(i).record
+    }
+
+    /// The turn of the process's i-th rank at a lock.
+    #[inline(always)]
+    pub fn turn(&self, i: usize) -> &Turn {
+        &self.seat(i).turn.0
+    }
+
+    /// Where the text of a site is; `None` if there are no such.
+    pub fn site(&self, number: usize) -> Option<&Text> {
+        // SAFETY: inside the texts, see the table above, and on a line; atomics.
+        (number < MOST_SITES).then(|| unsafe { &*self.0.base().add(SITES).cast::<Text>().add(number) })
     }
 
     fn header(&self) -> &Header {

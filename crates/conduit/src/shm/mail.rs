@@ -89,6 +89,7 @@ pub(super) struct Letterbox {
     pub(super) kept: [Mutex<VecDeque<Kept>>; NETS],
     pub(super) kept_count: [AtomicUsize; NETS],
     pub(super) landing: Landing,
+    pub(super) locks: super::lock::Answers,
     /// Has its thread taken its seat?
     pub(super) seated: AtomicBool,
 }
@@ -152,6 +153,7 @@ impl Mail {
             kept: Default::default(),
             kept_count: Default::default(),
             landing: Landing::default(),
+            locks: Default::default(),
             seated: AtomicBool::new(false),
         };
         let boxes = peers.iter().filter(|p| p.here).map(letterbox).collect();

@@ -11,6 +11,7 @@ pub mod am;
 pub mod atomic;
 pub mod control;
 pub mod letters;
+pub mod lock;
 pub mod mail;
 pub mod memory;
 pub mod progress;
@@ -97,6 +98,7 @@ pub struct Node {
     own_segment: u64,
     window: Window,
     mail: Mail,
+    locks: lock::Locks,
     cores: Cores,
     radix: usize,
     bind: bool,
@@ -330,6 +332,7 @@ impl Node {
             own_segment: told[me].segment,
             window: Window::new(shared, config.ranks),
             mail,
+            locks: lock::Locks::default(),
             cores,
             radix,
             bind,
@@ -475,6 +478,7 @@ pub struct Seat {
     waiter: Waiter<'static>,
     barrier: Barrier<NodePlaces>,
     outlet: Outlet,
+    sites: lock::SitesOfRank,
     /// Its side of what reaches other nodes.
     far: Option<ofi::Seat>,
     /// Of either half.
@@ -513,7 +517,8 @@ impl Seat {
         let memory = [Half::Open, Half::Guarded].map(|_| Memory::new(node.segment));
         let outlet = Outlet::new(&node.mail, &node.ranks, near);
         node.record(rank).running();
-        Seat { rank, near, waiter, barrier, outlet, far, memory, node, _not_send: std::marker::PhantomData }
+        let sites = lock::SitesOfRank::default();
+        Seat { rank, near, waiter, barrier, outlet, sites, far, memory, node, _not_send: std::marker::PhantomData }
     }
 
     /// The node.

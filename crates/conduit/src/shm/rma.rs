@@ -10,6 +10,7 @@ use crate::copy::{self, Runs};
 use crate::heap::FIRST;
 use crate::shm::segment::Mapping;
 use bytemuck::{Pod, bytes_of, pod_read_unaligned};
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -88,21 +89,26 @@ impl Reach {
         Some(unsafe { base.add(at.offset as usize) })
     }
 
+    /// Where a value is; `None` if it does not lie in a segment or is not aligned.
+    #[inline(always)]
+    pub fn word<T: Pod>(&self, at: At) -> Option<Mapped<'_, T>> {
+        let p = self.locate_value::<T>(at)?;
+        // SAFETY: aligned, inside a segment that is mapped as long as this table, and segments have no references into
+        // them (`Reach::new`).
+        Some(unsafe { Mapped::new(p.cast()) })
+    }
+
     /// Reads a value; `None` if it does not lie in a segment or is not aligned.
     #[inline(always)]
     pub fn get<T: Pod>(&self, at: At) -> Option<T> {
-        let p = self.locate_value::<T>(at)?;
-        // SAFETY: aligned, inside a segment, and segments have no references into them (`Reach::new`).
-        Some(unsafe { copy::load(p) })
+        Some(self.word(at)?.get())
     }
 
     /// Writes a value; `None` if the place does not lie in a segment or is not aligned.
     #[inline(always)]
     #[must_use]
     pub fn put<T: Pod>(&self, at: At, value: T) -> Option<()> {
-        let p = self.locate_value::<T>(at)?;
-        // SAFETY: as for `get`.
-        unsafe { copy::store(p, value) };
+        self.word(at)?.put(value);
         Some(())
     }
 
@@ -118,7 +124,7 @@ impl Reach {
             _ => Some(None),
         };
         let bases = self.bases.iter().enumerate().map(part).collect::<Option<_>>()?;
-        Some(Parts { bases, count, _maps: self._maps.clone() })
+        Some(Parts { bases, count, row: [].into(), reciprocal: 0, _maps: self._maps.clone() })
     }
 
     /// Says what is wrong with an access that [`locate`](Self::locate) refuses.
@@ -206,39 +212,173 @@ impl Reach {
 }
 
 /// Where the parts of an array are mapped here: what a get or put of one element looks at. Every use is checked.
+///
+/// # Arrays in a row
+/// Where every rank has one block, of `count` elements, element `i` is in the block `⌊i / count⌋`, and the address of the
+/// array's element 0 as seen from that block is known beforehand: a multiplication, a load and an addition find it, for
+/// any number of ranks. Why the multiplication is exact: with `m = ⌈2^64 / count⌉` and `e = m·count - 2^64`,
+/// `i·m / 2^64 = i/count + i·e / (count·2^64)`; the second term is below `1/count`, too little to reach the next integer,
+/// if `i·e < 2^64`. A quotient below the number of ranks means `i < ranks·count`, for which
+/// [`in_a_row`](Parts::in_a_row) has found that to hold.
 #[derive(Debug)]
 pub struct Parts<T> {
     /// By rank; none where it is not to be reached this way.
     bases: Box<[Option<NonNull<T>>]>,
     /// Values of each.
     count: usize,
+    /// By block, for arrays in a row: where element 0 would be if all blocks were here. Empty for others.
+    row: Box<[Option<NonNull<T>>]>,
+    /// `⌈2^64 / count⌉`.
+    reciprocal: u64,
     /// What the bases point into.
     _maps: Arc<[Arc<Mapping>]>,
 }
 
 impl<T: Pod> Parts<T> {
-    #[inline(always)]
-    fn locate(&self, rank: usize, k: usize) -> Option<*mut u8> {
-        let base = (*self.bases.get(rank)?)?;
-        // SAFETY: inside the part, which lies in the mapping.
-        (k < self.count).then(|| unsafe { base.as_ptr().add(k).cast() })
+    /// The same for an array in a row whose first block is this rank's. (If it is too long for the multiplication, or has
+    /// blocks of one element, nothing changes.)
+    pub fn in_a_row(mut self, first: usize) -> Parts<T> {
+        let ranks = self.bases.len();
+        if let Some(reciprocal) = reciprocal(self.count, ranks) {
+            let block = |turn: usize| {
+                let base = self.bases[(first + turn) % ranks]?.as_ptr();
+                NonNull::new(base.wrapping_sub(turn * self.count))
+            };
+            self.row = (0..ranks).map(block).collect();
+            self.reciprocal = reciprocal;
+        }
+        self
     }
 
-    /// Reads the k-th value of a rank's part; `None` if it cannot be reached.
+    /// Where element `i` of an array in a row is; `None` if it cannot be reached, and for other arrays.
     #[inline(always)]
-    pub fn get(&self, rank: usize, k: usize) -> Option<T> {
-        let p = self.locate(rank, k)?;
-        // SAFETY: aligned and mapped, and whoever has this table is not used while there are references (`Reach::new`).
-        Some(unsafe { copy::load(p) })
+    pub fn locate(&self, i: usize) -> Option<Mapped<'_, T>> {
+        let block = quotient(i, self.reciprocal);
+        let origin = (*self.row.get(block)?)?;
+        // The quotient is exact, so this is inside the block and not null.
+        let p = origin.as_ptr().wrapping_add(i);
+        // SAFETY: inside a part, which is mapped as long as this lives; parts are aligned (`Reach::parts`).
+        Some(unsafe { Mapped::new(p) })
+    }
+
+    /// Where the k-th value of a rank's part is; `None` if it cannot be reached.
+    #[inline(always)]
+    pub fn locate_part(&self, rank: usize, k: usize) -> Option<Mapped<'_, T>> {
+        let base = (*self.bases.get(rank)?)?;
+        // SAFETY: inside the part, which is mapped as long as this lives and aligned.
+        (k < self.count).then(|| unsafe { Mapped::new(base.as_ptr().add(k)) })
+    }
+}
+
+/// `⌈2^64 / count⌉`, if a [`quotient`] by it is exact wherever it is below `ranks`.
+fn reciprocal(count: usize, ranks: usize) -> Option<u64> {
+    let (count, ranks) = (count as u128, ranks as u128);
+    let reciprocal = (1u128 << 64).div_ceil(count.max(1));
+    let excess = (reciprocal * count).wrapping_sub(1 << 64);
+    let exact = (ranks * count).checked_mul(excess).is_some_and(|most| most < 1 << 64);
+    u64::try_from(reciprocal).ok().filter(|_| exact && count > 0)
+}
+
+#[inline(always)]
+fn quotient(i: usize, reciprocal: u64) -> usize {
+    ((i as u128 * u128::from(reciprocal)) >> 64) as usize
+}
+
+/// A value that is mapped here, found to be inside a segment and aligned. As long as the table from which it comes.
+#[derive(Debug)]
+pub struct Mapped<'m, T> {
+    // Not a `NonNull`: whether there is one would be told from its bits, which have to be computed first.
+    at: *mut T,
+    _table: PhantomData<&'m Reach>,
+}
+
+impl<T> Clone for Mapped<'_, T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Mapped<'_, T> {}
+
+impl<T: Pod> Mapped<'_, T> {
+    /// # Safety
+    /// Aligned, mapped as long as `'m`, and in a segment: no reference to it exists whenever this is used.
+    #[inline(always)]
+    unsafe fn new(p: *mut T) -> Self {
+        Mapped { at: p, _table: PhantomData }
+    }
+
+    /// Its address.
+    #[inline(always)]
+    pub fn as_ptr(self) -> *mut T {
+        self.at
+    }
+
+    /// Reads it.
+    #[inline(always)]
+    pub fn get(self) -> T {
+        // SAFETY: aligned and mapped, without references (`new`).
+        unsafe { copy::load(self.as_ptr().cast()) }
     }
 
     /// Writes it.
     #[inline(always)]
-    #[must_use]
-    pub fn put(&self, rank: usize, k: usize, value: T) -> Option<()> {
-        let p = self.locate(rank, k)?;
+    pub fn put(self, value: T) {
         // SAFETY: as for `get`.
-        unsafe { copy::store(p, value) };
-        Some(())
+        unsafe { copy::store(self.as_ptr().cast(), value) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Below the number of ranks a quotient is exact; there is none below it for anything that is not in the array.
+    #[test]
+    fn quotients_are_exact() {
+        let sizes = (1..300).chain((4..34).flat_map(|p| [(1 << p) - 1, 1 << p, (1 << p) + 1]));
+        for (count, ranks) in sizes.flat_map(|count| [1, 2, 3, 7, 16, 1000].map(|ranks| (count, ranks))) {
+            let Some(reciprocal) = reciprocal(count, ranks) else {
+                assert!(count == 1 || (ranks as u128 * count as u128) * count as u128 > 1 << 64, "{count}, {ranks}");
+                continue;
+            };
+            let all = ranks * count;
+            let edges = (0..=ranks + 1).flat_map(|block| [-1, 0, 1].map(|by| (block * count).checked_add_signed(by)));
+            for i in edges.flatten().chain([all / 2, all / 3, 2 * all, usize::MAX / count, usize::MAX]) {
+                let (found, exact) = (quotient(i, reciprocal), i / count);
+                assert!(found == exact || found.min(exact) >= ranks, "{i} / {count} on {ranks}");
+            }
+        }
+        assert_eq!([reciprocal(0, 2), reciprocal(1, 2), reciprocal((1 << 60) - 1, 1 << 10)], [None; 3]);
+        assert_eq!(reciprocal(1 << 43, 1 << 16), Some(1 << 21));
+    }
+
+    #[test]
+    fn elements_of_a_row_are_where_they_are() {
+        const RANKS: usize = 3;
+        const LEN: usize = FIRST as usize + SMALL;
+        let memory = vec![0u64; (RANKS * LEN + 4096) / 8];
+        let start = memory.as_ptr().cast::<u8>().wrapping_add(memory.as_ptr().cast::<u8>().align_offset(4096));
+        let base = |rank: usize| start.wrapping_add(rank * LEN).cast_mut();
+        // SAFETY: pages of `memory`, which outlives the tables and to which nobody has a reference that is used.
+        let reach = unsafe { Reach::new((0..RANKS).map(base).collect(), LEN as u64, vec![]) };
+        for (count, first) in [(1, 0), (2, 1), (7, 0), (8, 2), (100, 1)] {
+            let parts = reach.parts::<u32>(FIRST, count, None).unwrap();
+            assert!(parts.locate(0).is_none(), "not in a row");
+            let parts = parts.in_a_row(first);
+            for i in 0..RANKS * count {
+                let (rank, k) = ((first + i / count) % RANKS, i % count);
+                let there = parts.locate_part(rank, k).unwrap().as_ptr();
+                assert_eq!(there, base(rank).wrapping_add(FIRST as usize + 4 * k).cast());
+                assert_eq!(parts.locate(i).map(Mapped::as_ptr), (count > 1).then_some(there), "{i} of {count}");
+            }
+            let outside = [RANKS * count, RANKS * count + 1, usize::MAX / 2, usize::MAX];
+            assert!(outside.iter().all(|&i| parts.locate(i).is_none()));
+            assert!(parts.locate_part(0, count).is_none() && parts.locate_part(RANKS, 0).is_none());
+        }
+        let only = reach.parts::<u32>(FIRST, 10, Some(1)).unwrap().in_a_row(1);
+        assert!((0..10).all(|i| only.locate(i).is_some()) && only.locate(10).is_none());
+        let none = reach.nothing().parts::<u32>(FIRST, 10, None).unwrap().in_a_row(0);
+        assert!((0..30).all(|i| none.locate(i).is_none()));
     }
 }

@@ -69,8 +69,8 @@ const DIFFERENT: u64 = 1;
 /// All that members must give alike.
 type Description = [u64; 16];
 
-/// What an array is asked for with.
-pub(super) struct Wanted {
+/// What an array is asked for with, or locks.
+pub(crate) struct Wanted {
     /// The kind of its layout, and its length.
     head: u64,
     description: Description,
@@ -83,16 +83,17 @@ pub(super) struct Wanted {
 
 impl Wanted {
     pub fn new<T>(spread: &Spread, room: u64, zeroed: bool) -> Wanted {
-        let (align, words) = ((align_of::<T>() as u64).max(64), spread.layout().words());
+        let size = (size_of::<T>() as u64, align_of::<T>() as u64);
+        Wanted::of(spread, type_name::<T>(), size, room, zeroed)
+    }
+
+    /// Of elements of this size and alignment.
+    pub fn of(spread: &Spread, name: &str, (size, align): (u64, u64), room: u64, zeroed: bool) -> Wanted {
+        let (align, words) = (align.max(64), spread.layout().words());
         // The type's name only helps to find mistakes: elements are plain bytes.
         let mut description = [0; 16];
         description[..words.len()].copy_from_slice(&words);
-        description[12..].copy_from_slice(&[
-            zeroed.into(),
-            size_of::<T>() as u64,
-            align,
-            hash(type_name::<T>().bytes().map(u64::from)),
-        ]);
+        description[12..].copy_from_slice(&[zeroed.into(), size, align, hash(name.bytes().map(u64::from))]);
         let only = spread.only_member().map(|r| Rank(r as u32));
         Wanted { head: words[0] << 60 | spread.len() as u64, description, room, align, only, zeroed }
     }
@@ -112,7 +113,7 @@ impl Team {
     /// is complete, and everybody has told what it has dropped and what it wants to have. So after it all find the same
     /// blocks to be free, and take the same; and each compares what its neighbour wants with what it wants itself. The
     /// second says whether all have found a block, zeroed it, and want the same, to the bit.
-    pub(super) fn agree_on_array(&self, site: Site, wanted: &Wanted) -> Result<(u16, u64)> {
+    pub(crate) fn agree_on_array(&self, site: Site, wanted: &Wanted) -> Result<(u16, u64)> {
         let (inner, me) = (&self.inner, self.inner.rank);
         inner.quiet_at(site);
         inner.tell_of_dropped(site);

@@ -1,0 +1,620 @@
+//! Locks: one word that says who holds it, and a queue of those who wait, over atomics wherever they live.
+//!
+//! # What it promises
+//! One holder at a time. What a holder wrote before it released is seen by the next. A rank that waits gets the lock, as
+//! long as holders release it: it is passed over by others for a bounded time only. A rank that waits looks at memory of
+//! its own until it is the first in the queue, and sends nothing to anybody.
+//!
+//! Does not contain: the value that a lock guards, which lies behind its [`Cell`]; messages; how anybody waits.
+//!
+//! # On a node
+//! *word*: 0 is free; else the holder ([`Owner`]: its rank and where in its source it took the lock) and flags. Whoever finds 0 takes it,
+//! whoever else waits: with more ranks than cores a lock that is handed over in order waits for a rank that has no core.
+//! Who finds it held queues, as in the lock of Mellor-Crummey and Scott: it swaps itself into *tail*, links itself to who
+//! was there ([`Turn`]), and waits for its turn. Whose turn it is is the *head*: it writes itself to *head* and
+//! waits for the word. When it has the word it passes the turn on. Who releases looks at *head* and rings that one bell.
+//! A head that starves sets [`HANDOFF`]: then nobody but the head takes the word when it is released.
+//!
+//! # From elsewhere
+//! A rank that does not reach the word asks a thread of its *home*, the process in whose memory it lies, by one message
+//! ([`Cell::ask`]). If the lock is held, it is put into a line that the home keeps behind a mutex, and [`FAR`] is set.
+//! A holder that finds FAR does not release: it asks the home to hand the lock on ([`Cell::hand_on`]), which makes the word that of
+//! the next in the line and says whom to tell. HANDOFF goes before FAR, and the next head needs its time to starve: so
+//! both sides come to their turn. FAR is set only while there is a line, and a word without holder has FAR only if it has
+//! HANDOFF.
+//!
+//! # Memory ordering
+//! * The word is changed by read-modify-writes only, so whoever takes it (acquire) has seen everything before any release of
+//!   it, also when flags were set in between.
+//! * Releasing and falling asleep is store buffering: the head has stored itself to *head* and its bell, fences, and looks at
+//!   the word ([`crate::wait`]); who releases changes the word, fences, and looks at *head* and the bell. One
+//!   sees the other. On x86-64 the locked instruction is the fence.
+//! * *head* is written by the head alone. Its zero comes before the turn is passed on: to the next, by the release of
+//!   its turn, or to whoever finds the queue empty, by the release of the tail, which the swap acquires.
+//! * A link is a release: it comes after the reset of the linker's own turn, which the turn that is passed to it must not
+//!   come before.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
+use crate::wait::{Aborted, Bell};
+use std::collections::VecDeque;
+
+/// Set by a head that starves: only the head takes the word.
+pub const HANDOFF: u64 = 1 << 63;
+/// Ranks wait that do not reach the word.
+pub const FAR: u64 = 1 << 62;
+/// The lock is no more.
+pub const FREED: u64 = 1 << 61;
+/// The site is one of the home's table, not of the holder's process's.
+const OF_HOME: u64 = 1 << 60;
+const FLAGS: u64 = HANDOFF | FAR | FREED;
+const RANK_BITS: u32 = 21;
+
+/// A holder, as the word has it: its rank in the job, and the number of the site where it took the lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner(u64);
+
+impl Owner {
+    /// `site` is a number of the holder's process's table, or of the home's.
+    #[inline(always)]
+    pub fn new(rank: u32, site: u32, of_home: bool) -> Owner {
+        Owner(u64::from(rank + 1) | u64::from(site) << RANK_BITS | if of_home { OF_HOME } else { 0 })
+    }
+
+    /// The holder that a word names, if it names one.
+    pub fn of(word: u64) -> Option<Owner> {
+        (word & ((1 << RANK_BITS) - 1) != 0).then_some(Owner(word & !FLAGS))
+    }
+
+    /// Its rank.
+    pub fn rank(self) -> u32 {
+        (self.0 as u32 & ((1 << RANK_BITS) - 1)) - 1
+    }
+
+    /// The number of the site.
+    pub fn site(self) -> u32 {
+        (self.0 >> RANK_BITS) as u32
+    }
+
+    /// Is it one of the home's table?
+    pub fn is_of_home(self) -> bool {
+        self.0 & OF_HOME != 0
+    }
+}
+
+/// A lock: 16 bytes of shared memory. All zeros is free.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Cell {
+    word: AtomicU64,
+    /// The last in the queue, by its number on the node plus one; 0: nobody waits.
+    tail: AtomicU32,
+    /// The head, if it waits for the word.
+    head: AtomicU32,
+}
+
+/// A rank's place in the queue of the lock that it waits for. One is enough: a rank waits for one lock at a time.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Turn {
+    /// Who comes after it, by its number on the node plus one.
+    next: AtomicU32,
+    /// Is it its turn?
+    come: AtomicU32,
+}
+
+impl Default for Cell {
+    fn default() -> Self {
+        Cell { word: AtomicU64::new(0), tail: AtomicU32::new(0), head: AtomicU32::new(0) }
+    }
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        Turn { next: AtomicU32::new(0), come: AtomicU32::new(0) }
+    }
+}
+
+/// The ranks of a node, as those who release need them.
+pub trait Neighbours {
+    /// Turn and bell of one, by its number on the node; `None` if there is no such.
+    fn of(&self, near: usize) -> Option<(&Turn, &Bell)>;
+}
+
+/// One of them that wants a lock, and how it waits.
+pub trait Waits: Neighbours {
+    /// Its number on the node.
+    fn me(&self) -> usize;
+    /// Waits, and serves others meanwhile. The bell of this rank is rung when something has changed.
+    fn until(&self, done: impl Fn() -> bool + Copy) -> Result<(), Aborted>;
+    /// Has it waited for too long? `begun`, `head`: what [`now`](Self::now) said when it began to wait, and to be the head.
+    fn starves(&self, begun: u64, head: u64) -> bool;
+    /// The time.
+    fn now(&self) -> u64;
+}
+
+/// Why a rank that waited does not have the lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// It has it already.
+    Yours(Owner),
+    /// It was freed.
+    Freed,
+    /// The memory is not that of a lock.
+    NotALock,
+    /// The job was aborted.
+    Aborted,
+}
+
+impl From<Aborted> for Refused {
+    fn from(_: Aborted) -> Refused {
+        Refused::Aborted
+    }
+}
+
+/// What a head saw.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    Held,
+    Freed,
+    Taken,
+}
+
+/// What became of a lock that a rank of the node released.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Released {
+    /// It is free, and the head knows.
+    Free,
+    /// Nothing: the home shall hand it on.
+    AskHome,
+    /// It was freed.
+    Freed {
+        /// Does nobody wait for it? Then the memory is nobody's.
+        alone: bool,
+    },
+    /// This rank was not its holder: something else was written there.
+    NotYours,
+}
+
+/// What the home says to who asks for a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// It is yours.
+    Granted,
+    /// You will be told; this is who has it.
+    Queued(Option<Owner>),
+    /// It is held, and you did not want to wait.
+    Busy,
+    /// You have it already.
+    Yours(Owner),
+    /// It was freed.
+    Freed,
+}
+
+/// What the home did with a lock that was to be handed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Handed {
+    /// It is free.
+    Free,
+    /// It is this one's, who is to be told.
+    To(Owner),
+    /// It was freed.
+    Freed {
+        /// Does nobody wait for it? Then the memory is nobody's.
+        alone: bool,
+        /// One who was in the line, and is to be told.
+        tell: Option<Owner>,
+    },
+    /// Who asked was not its holder.
+    NotYours,
+}
+
+impl Cell {
+    /// Takes it if it is free.
+    #[inline(always)]
+    pub fn try_take(&self, mine: Owner) -> bool {
+        self.word.compare_exchange(0, mine.0, Acquire, Relaxed).is_ok()
+    }
+
+    /// Who holds it, for a message.
+    pub fn holder(&self) -> Option<Owner> {
+        Owner::of(self.word.load(Acquire))
+    }
+
+    /// Takes it when it can be had.
+    pub fn take<W: Waits>(&self, mine: Owner, waits: &W) -> Result<(), Refused> {
+        let seen = self.word.load(Acquire);
+        match Owner::of(seen) {
+            Some(there) if there.rank() == mine.rank() => return Err(Refused::Yours(there)),
+            _ if seen & FREED != 0 => return Err(Refused::Freed),
+            _ => {}
+        }
+        let (me, begun) = (waits.me() as u32 + 1, waits.now());
+        let of = |near: u32| waits.of(near.wrapping_sub(1) as usize).ok_or(Refused::NotALock);
+        let (turn, _) = of(me)?;
+        turn.next.store(0, Relaxed);
+        turn.come.store(0, Relaxed);
+        let before = self.tail.swap(me, AcqRel);
+        if before != 0 {
+            let (theirs, bell) = of(before)?;
+            theirs.next.store(me, Release);
+            // It may wait for the link.
+            bell.ring();
+            waits.until(|| turn.come.load(Acquire) != 0)?;
+        }
+        self.head.store(me, Relaxed);
+        let head = waits.now();
+        let seen = std::cell::Cell::new(Seen::Held);
+        waits.until(|| {
+            seen.set(self.look(mine, || waits.starves(begun, head)));
+            seen.get() != Seen::Held
+        })?;
+        if seen.get() == Seen::Freed {
+            return Err(Refused::Freed);
+        }
+        self.head.store(0, Relaxed);
+        let next = || turn.next.load(Acquire);
+        if next() == 0 {
+            if self.tail.compare_exchange(me, 0, Release, Relaxed).is_ok() {
+                return Ok(());
+            }
+            // Somebody is between its swap and its link.
+            waits.until(|| next() != 0)?;
+        }
+        let (theirs, bell) = of(next())?;
+        theirs.come.store(1, Release);
+        bell.ring();
+        Ok(())
+    }
+
+    /// The head looks at the word, and takes it if it can be had.
+    #[inline(always)]
+    fn look(&self, mine: Owner, starves: impl Fn() -> bool) -> Seen {
+        loop {
+            let word = self.word.load(Relaxed);
+            if word & FREED != 0 {
+                return Seen::Freed;
+            }
+            if word & !(HANDOFF | FAR) == 0 {
+                if self.word.compare_exchange(word, mine.0 | word & FAR, Acquire, Relaxed).is_ok() {
+                    return Seen::Taken;
+                }
+                continue;
+            }
+            if word & HANDOFF != 0 || !starves() {
+                return Seen::Held;
+            }
+            self.word.fetch_or(HANDOFF, Relaxed);
+        }
+    }
+
+    /// Releases it.
+    #[inline(always)]
+    pub fn release(&self, mine: Owner, neighbours: &impl Neighbours) -> Released {
+        match self.word.compare_exchange(mine.0, 0, Release, Relaxed) {
+            Ok(_) => {
+                self.ring_head(neighbours);
+                Released::Free
+            }
+            Err(_) => self.release_slowly(mine, neighbours),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn release_slowly(&self, mine: Owner, neighbours: &impl Neighbours) -> Released {
+        loop {
+            let word = self.word.load(Relaxed);
+            let (new, released) = match word {
+                _ if word & !FLAGS != mine.0 => return Released::NotYours,
+                _ if word & FREED != 0 && word & FAR != 0 => return Released::AskHome,
+                _ if word & FREED != 0 => (FREED, Released::Freed { alone: self.nobody_queues() }),
+                _ if word & HANDOFF != 0 => (word & (HANDOFF | FAR), Released::Free),
+                _ if word & FAR != 0 => return Released::AskHome,
+                _ => (0, Released::Free),
+            };
+            if self.word.compare_exchange(word, new, Release, Relaxed).is_ok() {
+                self.ring_head(neighbours);
+                return released;
+            }
+        }
+    }
+
+    fn nobody_queues(&self) -> bool {
+        self.tail.load(Relaxed) == 0
+    }
+
+    /// After a read-modify-write of the word: wakes the head if it sleeps.
+    #[inline(always)]
+    fn ring_head(&self, neighbours: &impl Neighbours) {
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        crate::sync::full_fence();
+        let head = self.head.load(Relaxed);
+        if head != 0
+            && let Some((_, bell)) = neighbours.of(head as usize - 1)
+        {
+            bell.ring_after_fence();
+        }
+    }
+
+    /// The home: a rank that does not reach the word wants the lock, and is put into the `line` if it is held and the rank
+    /// waits. Whoever has the line of a lock has it alone.
+    pub fn ask(&self, theirs: Owner, waits: bool, line: &mut VecDeque<Owner>) -> Asked {
+        loop {
+            let word = self.word.load(Acquire);
+            let there = Owner::of(word);
+            match there {
+                _ if word == 0 => {
+                    if self.try_take(theirs) {
+                        return Asked::Granted;
+                    }
+                    continue;
+                }
+                _ if word & FREED != 0 => return Asked::Freed,
+                Some(there) if there.rank() == theirs.rank() && waits => return Asked::Yours(there),
+                _ if !waits => return Asked::Busy,
+                _ => {}
+            }
+            if self.word.compare_exchange(word, word | FAR, Relaxed, Relaxed).is_ok() {
+                line.push_back(theirs);
+                return Asked::Queued(there);
+            }
+        }
+    }
+
+    /// The home: this rank, the holder, wants the lock to be released or handed on.
+    pub fn hand_on(&self, rank: u32, line: &mut VecDeque<Owner>, neighbours: &impl Neighbours) -> Handed {
+        loop {
+            let word = self.word.load(Relaxed);
+            if Owner::of(word).is_none_or(|there| there.rank() != rank) {
+                return Handed::NotYours;
+            }
+            let far = |waiting: usize| if waiting > 0 { FAR } else { 0 };
+            let (new, handed) = match line.front() {
+                next if word & FREED != 0 => {
+                    let alone = next.is_none() && self.nobody_queues();
+                    (FREED, Handed::Freed { alone, tell: next.copied() })
+                }
+                Some(&next) if word & HANDOFF == 0 => (next.0 | far(line.len() - 1), Handed::To(next)),
+                _ => (word & HANDOFF | far(line.len()), Handed::Free),
+            };
+            if self.word.compare_exchange(word, new, AcqRel, Relaxed).is_ok() {
+                if let Handed::To(_) | Handed::Freed { tell: Some(_), .. } = handed {
+                    line.pop_front();
+                }
+                self.ring_head(neighbours);
+                return handed;
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+    impl Neighbours for Nobody {
+        fn of(&self, _: usize) -> Option<(&Turn, &Bell)> {
+            None
+        }
+    }
+
+    #[test]
+    fn an_owner_is_its_rank_and_site() {
+        for (rank, site, home) in [(0, 0, false), (0, 7, true), ((1 << 20) - 1, u32::MAX, true), (5, 4095, false)] {
+            let owner = Owner::new(rank, site, home);
+            assert_eq!((owner.rank(), owner.site(), owner.is_of_home()), (rank, site, home));
+            assert_eq!(Owner::of(owner.0 | FLAGS), Some(owner));
+        }
+        assert_eq!((Owner::of(0), Owner::of(FLAGS)), (None, None));
+    }
+
+    #[test]
+    fn the_home_hands_on_in_order_and_heads_come_first() {
+        let (cell, mut line) = (Cell::default(), VecDeque::new());
+        let [a, b, c] = [1, 2, 3].map(|r| Owner::new(r, 0, true));
+        let near = Owner::new(9, 1, false);
+        assert_eq!(cell.ask(a, true, &mut line), Asked::Granted);
+        assert_eq!(cell.ask(b, false, &mut line), Asked::Busy);
+        assert_eq!(cell.ask(a, true, &mut line), Asked::Yours(a));
+        assert_eq!(cell.ask(b, true, &mut line), Asked::Queued(Some(a)));
+        assert_eq!(cell.ask(c, true, &mut line), Asked::Queued(Some(a)));
+        assert_eq!(cell.hand_on(2, &mut line, &Nobody), Handed::NotYours);
+        assert_eq!(cell.hand_on(1, &mut line, &Nobody), Handed::To(b));
+        // A head on the node starves.
+        cell.word.fetch_or(HANDOFF, Relaxed);
+        assert_eq!(cell.hand_on(2, &mut line, &Nobody), Handed::Free);
+        assert!(!cell.try_take(near) && cell.holder().is_none());
+        assert!(cell.look(near, || false) == Seen::Taken && cell.holder() == Some(near));
+        // Who waits elsewhere is not forgotten.
+        assert_eq!(cell.release(near, &Nobody), Released::AskHome);
+        assert_eq!(cell.hand_on(9, &mut line, &Nobody), Handed::To(c));
+        assert_eq!(cell.release(near, &Nobody), Released::NotYours);
+        assert_eq!(cell.hand_on(3, &mut line, &Nobody), Handed::Free);
+        assert!(cell.try_take(near) && cell.release(near, &Nobody) == Released::Free && line.is_empty());
+    }
+
+    #[test]
+    fn a_lock_that_was_freed_is_its_holders_until_it_releases_it() {
+        let (cell, mut line) = (Cell::default(), VecDeque::new());
+        let [near, far] = [Owner::new(1, 1, false), Owner::new(2, 1, true)];
+        assert!(cell.try_take(near));
+        cell.word.fetch_or(FREED, Relaxed);
+        assert_eq!(cell.ask(far, true, &mut line), Asked::Freed);
+        assert_eq!(cell.release(near, &Nobody), Released::Freed { alone: true });
+        assert!(!cell.try_take(near));
+        // Who waits for it elsewhere hears of it.
+        let cell = Cell::default();
+        assert!(cell.try_take(near) && cell.ask(far, true, &mut line) == Asked::Queued(Some(near)));
+        cell.word.fetch_or(FREED, Relaxed);
+        assert_eq!(cell.release(near, &Nobody), Released::AskHome);
+        assert_eq!(cell.hand_on(1, &mut line, &Nobody), Handed::Freed { alone: false, tell: Some(far) });
+        assert!(line.is_empty() && !cell.try_take(near));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::Plain;
+    use crate::wait::testing::Sleeper;
+    use loom::sync::{Arc, Mutex};
+
+    struct Place {
+        turn: Turn,
+        sleeper: Sleeper,
+        /// It was told that it has the lock.
+        granted: AtomicU32,
+    }
+
+    /// One lock, what it guards, and its ranks; those that do not reach it have a line.
+    struct Model {
+        cell: Cell,
+        value: Plain,
+        line: Mutex<VecDeque<Owner>>,
+        places: Vec<Place>,
+    }
+
+    #[derive(Clone)]
+    struct Rank {
+        model: Arc<Model>,
+        me: usize,
+        starves: bool,
+    }
+
+    impl Neighbours for Rank {
+        fn of(&self, near: usize) -> Option<(&Turn, &Bell)> {
+            self.model.places.get(near).map(|p| (&p.turn, &p.sleeper.bell))
+        }
+    }
+
+    impl Waits for Rank {
+        fn me(&self) -> usize {
+            self.me
+        }
+        fn until(&self, done: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
+            self.model.places[self.me].sleeper.until(done);
+            Ok(())
+        }
+        fn starves(&self, _: u64, _: u64) -> bool {
+            self.starves
+        }
+        fn now(&self) -> u64 {
+            0
+        }
+    }
+
+    impl Rank {
+        fn mine(&self, far: bool) -> Owner {
+            Owner::new(self.me as u32, 0, far)
+        }
+
+        fn count(&self) {
+            let value = &self.model.value;
+            value.set(value.get() + 1);
+        }
+
+        /// What a rank of the node does.
+        fn near(&self) {
+            let mine = self.mine(false);
+            if !self.model.cell.try_take(mine) {
+                self.model.cell.take(mine, self).unwrap();
+            }
+            self.count();
+            match self.model.cell.release(mine, self) {
+                Released::Free => {}
+                Released::AskHome => self.hand_on(),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        /// What a rank of another node does, by the hands of a thread of the home.
+        fn far(&self) {
+            let place = &self.model.places[self.me];
+            let mine = self.mine(true);
+            let asked = self.model.cell.ask(mine, true, &mut self.model.line.lock().unwrap());
+            match asked {
+                Asked::Granted => {}
+                Asked::Queued(_) => place.sleeper.until(|| place.granted.load(Acquire) != 0),
+                other => panic!("{other:?}"),
+            }
+            self.count();
+            self.hand_on();
+        }
+
+        fn hand_on(&self) {
+            let handed = self.model.cell.hand_on(self.me as u32, &mut self.model.line.lock().unwrap(), self);
+            match handed {
+                Handed::Free => {}
+                Handed::To(owner) => {
+                    let place = &self.model.places[owner.rank() as usize];
+                    place.granted.store(1, Release);
+                    place.sleeper.bell.ring();
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// So many ranks of the node, each with how often it locks and whether it starves at once, and so many of others.
+    fn check(preemptions: usize, near: &'static [(usize, bool)], far: usize) {
+        let mut builder = loom::model::Builder::new();
+        if builder.preemption_bound.is_none() {
+            builder.preemption_bound = Some(preemptions);
+        }
+        builder.check(move || {
+            let n = near.len() + far;
+            let place = |_| Place { turn: Turn::default(), sleeper: Sleeper::default(), granted: AtomicU32::new(0) };
+            let (places, (cell, value)) = ((0..n).map(place).collect(), Default::default());
+            let model = Arc::new(Model { cell, value, line: Mutex::new(VecDeque::new()), places });
+            let run = |me: usize| {
+                let rank = Rank { model: model.clone(), me, starves: near.get(me).is_some_and(|n| n.1) };
+                move || match near.get(me) {
+                    Some((times, _)) => (0..*times).for_each(|_| rank.near()),
+                    None => rank.far(),
+                }
+            };
+            let others: Vec<_> = (1..n).map(|me| loom::thread::spawn(run(me))).collect();
+            run(0)();
+            others.into_iter().for_each(|t| t.join().unwrap());
+            let times = near.iter().map(|n| n.0).sum::<usize>() + far;
+            assert_eq!(model.value.get(), times as u64, "one at a time, and each sees the one before");
+            assert_eq!(model.cell.word.load(Relaxed) | u64::from(model.cell.tail.load(Relaxed)), 0, "free in the end");
+        });
+    }
+
+    #[test]
+    fn loom_two_ranks() {
+        check(3, &[(2, false), (2, false)], 0);
+    }
+
+    #[test]
+    fn loom_two_ranks_of_which_one_starves() {
+        check(3, &[(2, true), (2, false)], 0);
+    }
+
+    #[test]
+    fn loom_three_ranks() {
+        check(2, &[(1, false), (1, false), (1, false)], 0);
+    }
+
+    #[test]
+    fn loom_three_ranks_that_starve() {
+        check(2, &[(1, true), (1, true), (1, true)], 0);
+    }
+
+    #[test]
+    fn loom_one_here_and_one_elsewhere() {
+        check(3, &[(2, false)], 1);
+    }
+
+    #[test]
+    fn loom_two_here_and_one_elsewhere() {
+        check(2, &[(1, true), (1, false)], 1);
+    }
+
+    #[test]
+    fn loom_one_here_and_two_elsewhere() {
+        check(2, &[(1, false)], 2);
+    }
+}
