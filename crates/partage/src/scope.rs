@@ -287,6 +287,8 @@ impl Transfer {
             self.inner.complete_transfer(self.site, started);
         }
         if let Some(asked) = &self.asked {
+            // Answers from this process are there at once; others are served all the same.
+            Conduit::progress(&self.inner.seat);
             asked.complete();
         }
     }
