@@ -1,7 +1,7 @@
 //! Litmus programs: a few accesses of a few ranks, again and again, and what they may not come to by what
 //! `docs/memory-model.md` promises.
 //!
-//! A [`Shape`] says which rank writes and reads which of two words in which order; a [`Way`] by which calls, and what lies
+//! A *shape* says which rank writes and reads which of two words in which order; a *way* by which calls, and what lies
 //! between two of them. Each program has thousands of instances at a time, with two words each: the ranks are shuffled and
 //! form groups, the words of a group lie on any two ranks, and every rank goes through the instances at a pace of its own.
 //! What was promised is asserted of every instance. What is not is counted: where nothing orders the accesses a machine may show

@@ -286,6 +286,8 @@ mod models {
         // More ranks would take minutes; LOOM_MAX_PREEMPTIONS sets another bound for all.
         model.preemption_bound = model.preemption_bound.or((N > 2).then_some(6 - N));
         model.check(move || {
+            // Made here, since who makes it releases, and others acquire.
+            at_a_fence();
             let words = loom::sync::Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
             let threads: Vec<_> = ranks[1..]
                 .iter()
