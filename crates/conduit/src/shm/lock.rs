@@ -25,15 +25,18 @@ use crate::reference::GRANT;
 use crate::reference::{LOCK, UNLOCK};
 use crate::shm::rma::Reach;
 use crate::sync::{ticks, ticks_per_us};
-use crate::wait::Bell;
+use crate::wait::{Bell, Cores};
 use bytemuck::{Pod, Zeroable};
 use std::collections::{HashMap, VecDeque};
 use std::panic::Location;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
-/// Others pass over the first that waits for a lock for this long.
+/// Others pass over the first that waits for a lock for this long: where every rank has a core since it began to wait, where
+/// ranks share cores since it is the first. A rank has the lock very often until then, so turns that are fewer and longer
+/// make shares that differ more.
 const PATIENCE_US: u64 = 500;
+const PATIENCE_SHARED_US: u64 = 200;
 
 /// Locks begin at a multiple of this.
 pub const ALIGN: u64 = 64;
@@ -68,8 +71,9 @@ impl Neighbours for Node {
 
     #[inline]
     fn starves(&self, since: u64) -> bool {
+        let patience = if self.cores == Cores::Own { PATIENCE_US } else { PATIENCE_SHARED_US };
         // Clocks of two cores may differ a little.
-        ticks().wrapping_sub(since) as i64 > (PATIENCE_US * ticks_per_us()) as i64
+        ticks().wrapping_sub(since) as i64 > (patience * ticks_per_us()) as i64
     }
 }
 
