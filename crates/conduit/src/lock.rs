@@ -11,7 +11,7 @@
 //! *word*: 0 is free; else the holder ([`Owner`]: its rank and where in its source it took the lock) and flags. Whoever finds 0 takes it,
 //! whoever else waits: with more ranks than cores a lock that is handed over in order waits for a rank that has no core.
 //! Who finds it held queues, as in the lock of Mellor-Crummey and Scott: it swaps itself into *tail*, links itself to who
-//! was there ([`Turn`]), and waits for its turn. Whose turn it is is the *head*: it writes itself to *head* and
+//! was there ([`Turn`]), and waits for its turn. Whose turn it is is the *head*, and is written to *head*: it
 //! waits for the word. When it has the word it passes the turn on. Who releases looks at *head* and rings that one bell.
 //! If the head starves, [`HANDOFF`] is set, by the head or by who releases: then nobody but the head takes the word. (Who
 //! holds the word and has seen a head knows that it stays one: it leaves by taking the word.)
@@ -30,8 +30,8 @@
 //! * Releasing and falling asleep is store buffering: the head has stored itself to *head* and its bell, fences, and looks at
 //!   the word ([`crate::wait`]); who releases changes the word, fences, and looks at *head* and the bell. One
 //!   sees the other. On x86-64 the locked instruction is the fence.
-//! * *head* is written by the head alone. Its zero comes before the turn is passed on: to the next, by the release of
-//!   its turn, or to whoever finds the queue empty, by the release of the tail, which the swap acquires.
+//! * *head* is written by whose turn it is, which the next one is given with *head* already its: by the release of its turn. Or
+//!   it is zero, by the release of the tail, which the swap of whoever finds the queue empty acquires.
 //! * A link is a release: it comes after the reset of the linker's own turn, which the turn that is passed to it must not
 //!   come before.
 
@@ -246,17 +246,17 @@ impl Cell {
         turn.next.store(0, Relaxed);
         turn.come.store(0, Relaxed);
         let before = self.tail.swap(me, AcqRel);
-        let mut since = begun;
-        if before != 0 {
+        if before == 0 {
+            turn.come.store(begun.max(1), Relaxed);
+            self.set_head(me);
+        } else {
             let (theirs, bell) = of(before)?;
             theirs.next.store(me, Release);
             // It may wait for the link.
             bell.ring();
             waits.until(|| turn.come.load(Acquire) != 0)?;
-            since = turn.come.load(Relaxed);
+            turn.come.store(waits.counts(begun, turn.come.load(Relaxed)).max(1), Relaxed);
         }
-        turn.come.store(waits.counts(begun, since).max(1), Relaxed);
-        self.set_head(me);
         let seen = std::cell::Cell::new(Seen::Held);
         waits.until(|| {
             seen.set(self.look(mine, || waits.starves(turn.come.load(Relaxed))));
@@ -265,16 +265,19 @@ impl Cell {
         if seen.get() == Seen::Freed {
             return Err(Refused::Freed);
         }
-        self.set_head(0);
         let next = || turn.next.load(Acquire);
         if next() == 0 {
+            self.set_head(0);
             if self.tail.compare_exchange(me, 0, Release, Relaxed).is_ok() {
                 return Ok(());
             }
             // Somebody is between its swap and its link.
             waits.until(|| next() != 0)?;
         }
-        let (theirs, bell) = of(next())?;
+        let near = next();
+        let (theirs, bell) = of(near)?;
+        // It may have no core to say it itself, and starve.
+        self.set_head(near);
         theirs.come.store(waits.now().max(1), Release);
         bell.ring();
         Ok(())

@@ -7,7 +7,7 @@
 //! puts, is seen by the next holder. If a rank unwinds, the lock is released and the value stays as it was: nobody sees it
 //! half changed, so a lock is never poisoned.
 //!
-//! A rank that waits gets the lock as long as holders release it: others pass it over for half a millisecond or so (where
+//! A rank that waits gets the lock as long as holders release it: others pass it over for half a millisecond or so (less, where
 //! ranks share cores, once it is the first that waits). It serves others meanwhile, as in every wait, and sends nothing: a
 //! lock on another node is asked for once. A guard that is kept or forgotten keeps the lock; a report
 //! of where the ranks are says who has it, and since which line.
