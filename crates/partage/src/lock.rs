@@ -577,6 +577,8 @@ fn take_far<'a, T: Pod>(inner: &'a Rc<Inner>, place: Place, site: Site, waits: b
     told.begin_lock();
     // It may wait for room.
     inner.request(site, Rank(place.at.rank), LOCK, bytes_of(&ask::<T>(place, waits)), site.at.to_string().as_bytes());
+    // An answer may be there at once, also to who asks again and again; others are served all the same.
+    inner.progress();
     let wait = || Waiting { site, place, held: None, when_asked: false };
     if let Err(Aborted) = inner.wait_saying(wait, || told.lock_is_answered()) {
         return Some(over(guard));
