@@ -51,7 +51,7 @@ const AT_A_TIME: usize = 64 << 10;
 pub struct SharedArray<T> {
     pub(crate) inner: Rc<Inner>,
     /// How many elements can be reached; none while a phase runs, nor after one that ended by a panic.
-    pub(crate) len: usize,
+    len: usize,
     /// Where every rank's part begins in its guarded half.
     pub(crate) start: u64,
     pub(crate) spread: Spread,
@@ -95,7 +95,7 @@ impl Team {
         let (inner, len) = (self.inner.clone(), spread.len());
         let mut parts = inner.guarded.parts(start, spread.largest_part(), spread.only_member()).expect("agreed");
         if spread.is_in_a_row() {
-            parts = parts.in_a_row(spread.layout().first());
+            parts = parts.in_a_row(spread.layout().first(), len);
         }
         let mine = spread.part_len(inner.rank.index());
         Ok(SharedArray { inner, len, start, spread, parts, mine, slot })
@@ -186,30 +186,20 @@ impl<T: Pod> SharedArray<T> {
     #[inline(always)]
     #[track_caller]
     pub fn get(&self, i: usize) -> T {
-        if i < self.len {
-            if let Some(element) = self.parts.locate(i) {
-                return element.get();
-            }
-            if let Some(element) = self.locate_by_turns(i) {
-                return element.get();
-            }
+        match self.locate(i) {
+            Some(element) => element.get(),
+            None => self.get_far(i),
         }
-        self.get_far(i)
     }
 
     /// Writes element `i`. Others see it after a barrier, a phase or a fence-ordered flag.
     #[inline(always)]
     #[track_caller]
     pub fn put(&self, i: usize, value: T) {
-        if i < self.len {
-            if let Some(element) = self.parts.locate(i) {
-                return element.put(value);
-            }
-            if let Some(element) = self.locate_by_turns(i) {
-                return element.put(value);
-            }
+        match self.locate(i) {
+            Some(element) => element.put(value),
+            None => self.put_far(i, value),
         }
-        self.put_far(i, value)
     }
 
     /// Reads `dst.len()` elements from `i` on, wherever they lie.
@@ -364,16 +354,31 @@ impl<T: Pod> SharedArray<T> {
         Cells { array: self, len: self.local_len() }
     }
 
-    /// Where element `i` is, which there is, if it can be reached by a copy.
+    /// Where element `i` is, if there is one that can be reached by a copy: not in a phase.
     #[inline(always)]
     pub(crate) fn locate(&self, i: usize) -> Option<Mapped<'_, T>> {
         match self.parts.locate(i) {
-            None => self.locate_by_turns(i),
+            None if i < self.len => self.locate_by_turns(i),
             element => element,
         }
     }
 
-    /// The same for arrays that are not in a row.
+    /// The same of a frozen array, of so many elements.
+    #[inline(always)]
+    pub(crate) fn locate_frozen(&self, i: usize, len: usize) -> Option<Mapped<'_, T>> {
+        match self.parts.locate_among(i, len) {
+            None if i < len => self.locate_by_turns(i),
+            element => element,
+        }
+    }
+
+    /// From now on so many elements can be reached.
+    pub(crate) fn set_len(&mut self, len: usize) {
+        self.len = len;
+        self.parts.reach(len);
+    }
+
+    /// Of arrays that are not in a row, an element that there is.
     #[inline(always)]
     fn locate_by_turns(&self, i: usize) -> Option<Mapped<'_, T>> {
         let (member, k) = self.spread.locate(i);
@@ -526,8 +531,11 @@ impl<T: Word> SharedArray<T> {
     #[inline(always)]
     #[track_caller]
     pub fn at(&self, i: usize) -> Place<'_, T> {
-        self.check("at", i, 1);
-        Place::of_array(self, i, self.locate(i))
+        let near = self.locate(i);
+        if near.is_none() {
+            self.check("at", i, 1);
+        }
+        Place::of_array(self, i, near)
     }
 }
 
@@ -537,7 +545,6 @@ impl<'s> Scope<'s, '_> {
     #[track_caller]
     pub fn get<T: Pod>(&'s self, array: &'s SharedArray<T>, i: usize, dst: &'s mut [T]) -> Event<'s, &'s mut [T]> {
         if let [one] = dst
-            && i < array.len
             && let Some(element) = array.locate(i)
         {
             *one = element.get();
@@ -565,7 +572,6 @@ impl<'s> Scope<'s, '_> {
     #[track_caller]
     pub fn put<T: Pod>(&'s self, array: &'s SharedArray<T>, i: usize, src: &'s [T]) -> Event<'s, ()> {
         if let [value] = src
-            && i < array.len
             && let Some(element) = array.locate(i)
         {
             element.put(*value);

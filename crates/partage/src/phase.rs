@@ -167,12 +167,12 @@ impl<T: Pod> SharedArray<T> {
 
     /// This array, owned, for [`Team::phase`].
     pub fn owned(&mut self) -> Owned<'_, T> {
-        Owned(Held { len: self.len, array: self })
+        Owned(Held { len: self.len(), array: self })
     }
 
     /// This array, frozen, for [`Team::phase`].
     pub fn frozen(&mut self) -> Frozen<'_, T> {
-        Frozen(Held { len: self.len, array: self })
+        Frozen(Held { len: self.len(), array: self })
     }
 
     fn team(&self) -> Team {
@@ -185,7 +185,7 @@ impl<T: Pod> SharedArray<T> {
     /// No rank writes to this rank's part while the slice lives.
     pub unsafe fn local_unchecked(&self) -> &[T] {
         // SAFETY: as the caller promises.
-        unsafe { self.part_of(self.inner.rank, self.len).expect("mine is mapped") }
+        unsafe { self.part_of(self.inner.rank, self.len()).expect("mine is mapped") }
     }
 
     /// My part, without any synchronization.
@@ -195,7 +195,7 @@ impl<T: Pod> SharedArray<T> {
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn local_mut_unchecked(&self) -> &mut [T] {
         // SAFETY: as the caller promises.
-        unsafe { self.my_part(self.len) }
+        unsafe { self.my_part(self.len()) }
     }
 
     /// The part of a rank, of an array of `len` elements, if it is mapped.
@@ -296,7 +296,7 @@ impl<T: Pod> Held<'_, T> {
         if !self.array.inner.is_ending() {
             self.array.check_usable("phase");
         }
-        self.array.len = 0;
+        self.array.set_len(0);
     }
 
     fn hide(&mut self) {
@@ -304,7 +304,7 @@ impl<T: Pod> Held<'_, T> {
     }
 
     fn end(&mut self) {
-        self.array.len = self.len;
+        self.array.set_len(self.len);
     }
 }
 
@@ -460,12 +460,10 @@ impl<'p, T: Pod> View<'p, T> {
     #[inline(always)]
     #[track_caller]
     pub fn get(&self, i: usize) -> T {
-        if i < self.len
-            && let Some(element) = self.array.locate(i)
-        {
-            return element.get();
+        match self.array.locate_frozen(i, self.len) {
+            Some(element) => element.get(),
+            None => self.get_far(i),
         }
-        self.get_far(i)
     }
 
     /// Starts reading elements into memory of the runtime's, as [`SharedArray::fetch`] does: to overlap the reads of what is

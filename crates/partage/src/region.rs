@@ -130,7 +130,7 @@ impl<T: Pod> SharedArray<T> {
     fn check_region(&self, site: Site, shape: &impl Shape) -> Extent {
         self.inner.is_not_over(site);
         match shape.extent() {
-            Ok(extent) if extent.bounds.end <= self.len => extent,
+            Ok(extent) if extent.bounds.end <= self.len() => extent,
             other => self.refuse_region(site.call, other),
         }
     }
@@ -139,7 +139,7 @@ impl<T: Pod> SharedArray<T> {
     #[inline(never)]
     #[track_caller]
     fn refuse_region(&self, call: &str, extent: Result<Extent, ShapeError>) -> ! {
-        let (me, len) = (self.inner.rank, self.len);
+        let (me, len) = (self.inner.rank, self.len());
         self.check_usable(call);
         match extent {
             Ok(extent) => {

@@ -27,7 +27,7 @@ use crate::reference::{DATA, NATIVE, Question};
 use crate::shm;
 use crate::sync::full_fence;
 use crate::word::{Atomic, Kind, Op, Order};
-use std::sync::OnceLock;
+use std::sync::{OnceLock, PoisonError};
 
 /// The longest name of an endpoint.
 const NAME: usize = 512;
@@ -49,7 +49,13 @@ impl Native {
 /// Can this process's network do these on words of this kind? From then on it serves others'. Says why not.
 pub fn is_valid(seat: &shm::Seat, ops: &[Op], kind: Kind, width: u8) -> Result<(), String> {
     let net = seat.node().net().ok_or("the job has one node, and no network")?;
-    let own = net.native.own.get_or_init(|| Atomics::open(&net.endpoint)).as_ref().map_err(String::clone)?;
+    let open = || {
+        // Nobody reads the queue meanwhile: a provider serves all endpoints of a queue that is read, also one that has been bound to
+        // it and is not enabled yet (`tcp;ofi_rxm` of 1.17 then follows a null pointer).
+        let _reading = net.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        Atomics::open(&net.endpoint)
+    };
+    let own = net.native.own.get_or_init(open).as_ref().map_err(String::clone)?;
     match ops.iter().find(|&&op| !own.is_valid(op, kind, width)) {
         None => Ok(()),
         Some(op) => Err(format!("{} does not do {op:?} on {width} bytes", net.endpoint.provider())),

@@ -124,7 +124,7 @@ impl Reach {
             _ => Some(None),
         };
         let bases = self.bases.iter().enumerate().map(part).collect::<Option<_>>()?;
-        Some(Parts { bases, count, row: [].into(), reciprocal: 0, _maps: self._maps.clone() })
+        Some(Parts { reachable: 0, bases, count, row: [].into(), reciprocal: 0, _maps: self._maps.clone() })
     }
 
     /// Says what is wrong with an access that [`locate`](Self::locate) refuses.
@@ -226,39 +226,62 @@ pub struct Parts<T> {
     bases: Box<[Option<NonNull<T>>]>,
     /// Values of each.
     count: usize,
-    /// By block, for arrays in a row: where element 0 would be if all blocks were here. Empty for others.
-    row: Box<[Option<NonNull<T>>]>,
+    /// By block, for arrays in a row of which all blocks are mapped: where element 0 would be if all were here. Empty for others.
+    row: Box<[NonNull<T>]>,
     /// `⌈2^64 / count⌉`.
     reciprocal: u64,
+    /// How many elements of the row can be reached now; never more than `row.len() * count`, for which `reciprocal` is exact.
+    reachable: usize,
     /// What the bases point into.
     _maps: Arc<[Arc<Mapping>]>,
 }
 
 impl<T: Pod> Parts<T> {
-    /// The same for an array in a row whose first block is this rank's. (If it is too long for the multiplication, or has
-    /// blocks of one element, nothing changes.)
-    pub fn in_a_row(mut self, first: usize) -> Parts<T> {
+    /// The same for an array in a row of `len` elements whose first block is this rank's. (If it is too long for the
+    /// multiplication, has blocks of one element, or lies on other nodes too, nothing changes.)
+    pub fn in_a_row(mut self, first: usize, len: usize) -> Parts<T> {
         let ranks = self.bases.len();
         if let Some(reciprocal) = reciprocal(self.count, ranks) {
             let block = |turn: usize| {
                 let base = self.bases[(first + turn) % ranks]?.as_ptr();
                 NonNull::new(base.wrapping_sub(turn * self.count))
             };
-            self.row = (0..ranks).map(block).collect();
+            let blocks = len.div_ceil(self.count).min(ranks);
+            self.row = (0..blocks).map(block).collect::<Option<_>>().unwrap_or_default();
             self.reciprocal = reciprocal;
+            self.reach(len);
         }
         self
+    }
+
+    /// From now on so many elements can be reached by [`locate`](Self::locate), at most; of other arrays none.
+    pub fn reach(&mut self, len: usize) {
+        self.reachable = len.min(self.row.len() * self.count);
     }
 
     /// Where element `i` of an array in a row is; `None` if it cannot be reached, and for other arrays.
     #[inline(always)]
     pub fn locate(&self, i: usize) -> Option<Mapped<'_, T>> {
+        // SAFETY: `reach` sees to it.
+        (i < self.reachable).then(|| unsafe { self.locate_inside(i) })
+    }
+
+    /// The same among so many, whether or not they can be reached otherwise.
+    #[inline(always)]
+    pub fn locate_among(&self, i: usize, len: usize) -> Option<Mapped<'_, T>> {
+        // SAFETY: tested.
+        (i < len && len <= self.row.len() * self.count).then(|| unsafe { self.locate_inside(i) })
+    }
+
+    /// # Safety
+    /// `i < row.len() * count`.
+    #[inline(always)]
+    unsafe fn locate_inside(&self, i: usize) -> Mapped<'_, T> {
         let block = quotient(i, self.reciprocal);
-        let origin = (*self.row.get(block)?)?;
-        // The quotient is exact, so this is inside the block and not null.
-        let p = origin.as_ptr().wrapping_add(i);
-        // SAFETY: inside a part, which is mapped as long as this lives; parts are aligned (`Reach::parts`).
-        Some(unsafe { Mapped::new(p) })
+        debug_assert_eq!(block, i / self.count);
+        // SAFETY: the quotient is exact there, so it is below the number of blocks; this is inside the block, which is mapped as
+        // long as this lives; parts are aligned (`Reach::parts`).
+        unsafe { Mapped::new(self.row.get_unchecked(block).as_ptr().wrapping_add(i)) }
     }
 
     /// Where the k-th value of a rank's part is; `None` if it cannot be reached.
@@ -365,7 +388,7 @@ mod tests {
         for (count, first) in [(1, 0), (2, 1), (7, 0), (8, 2), (100, 1)] {
             let parts = reach.parts::<u32>(FIRST, count, None).unwrap();
             assert!(parts.locate(0).is_none(), "not in a row");
-            let parts = parts.in_a_row(first);
+            let mut parts = parts.in_a_row(first, RANKS * count);
             for i in 0..RANKS * count {
                 let (rank, k) = ((first + i / count) % RANKS, i % count);
                 let there = parts.locate_part(rank, k).unwrap().as_ptr();
@@ -375,10 +398,20 @@ mod tests {
             let outside = [RANKS * count, RANKS * count + 1, usize::MAX / 2, usize::MAX];
             assert!(outside.iter().all(|&i| parts.locate(i).is_none()));
             assert!(parts.locate_part(0, count).is_none() && parts.locate_part(RANKS, 0).is_none());
+            // What is out of reach is, but for who asks among so many.
+            parts.reach(count);
+            assert_eq!(parts.locate(count - 1).is_some(), count > 1);
+            assert!(parts.locate(count).is_none() && parts.locate_among(count, count).is_none());
+            assert_eq!(parts.locate_among(count, RANKS * count).is_some(), count > 1);
+            assert!(parts.locate_among(0, RANKS * count + 1).is_none());
+            parts.reach(0);
+            assert!(parts.locate(0).is_none());
+            parts.reach(usize::MAX);
+            assert!(parts.locate(RANKS * count).is_none());
         }
-        let only = reach.parts::<u32>(FIRST, 10, Some(1)).unwrap().in_a_row(1);
+        let only = reach.parts::<u32>(FIRST, 10, Some(1)).unwrap().in_a_row(1, 10);
         assert!((0..10).all(|i| only.locate(i).is_some()) && only.locate(10).is_none());
-        let none = reach.nothing().parts::<u32>(FIRST, 10, None).unwrap().in_a_row(0);
+        let none = reach.nothing().parts::<u32>(FIRST, 10, None).unwrap().in_a_row(0, 30);
         assert!((0..30).all(|i| none.locate(i).is_none()));
     }
 }
