@@ -37,8 +37,8 @@ const PATIENCE_US: u64 = 500;
 /// The same where ranks share cores, once it is the first that waits. Whoever has the lock has it again and again until then
 /// if the first has no core, and loses it at once to a first that has one. Ranks queue in the same order again and again, so
 /// some would always be followed by the one and some by the other: with 200 µs the last of sixteen ranks had a fifth of its
-/// share, with 20 µs, some hundreds of short turns, three quarters.
-const PATIENCE_SHARED_US: u64 = 20;
+/// share, with 20 µs three quarters, for less in all.
+const PATIENCE_SHARED_US: u64 = 30;
 
 /// Locks begin at a multiple of this.
 pub const ALIGN: u64 = 64;
