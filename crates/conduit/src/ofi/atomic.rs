@@ -50,8 +50,7 @@ impl Native {
 pub fn is_valid(seat: &shm::Seat, ops: &[Op], kind: Kind, width: u8) -> Result<(), String> {
     let net = seat.node().net().ok_or("the job has one node, and no network")?;
     let open = || {
-        // Nobody reads the queue meanwhile: a provider serves all endpoints of a queue that is read, also one that has been bound to
-        // it and is not enabled yet (`tcp;ofi_rxm` of 1.17 then follows a null pointer).
+        // Nobody reads the queue meanwhile: that would serve an endpoint that is not open yet.
         let _reading = net.reading.lock().unwrap_or_else(PoisonError::into_inner);
         Atomics::open(&net.endpoint)
     };

@@ -38,7 +38,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::{null, null_mut};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What is asked of the network.
@@ -574,9 +574,12 @@ impl Endpoint {
     pub fn wait(&self, most: Duration) {
         let Opened { fabric, cq, ref woken, .. } = *self.opened;
         let queue = self.opened.wait_fd();
-        // SAFETY: an open fabric, and one queue of it that has a descriptor.
-        if queue.is_some() && unsafe { ((*(*fabric).ops).trywait)(fabric, [cq.cast::<fid>()].as_mut_ptr(), 1) } != 0 {
-            return;
+        if queue.is_some() {
+            let _whole = self.opened.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: an open fabric, and one queue of it that has a descriptor.
+            if unsafe { ((*(*fabric).ops).trywait)(fabric, [cq.cast::<fid>()].as_mut_ptr(), 1) } != 0 {
+                return;
+            }
         }
         let most = if queue.is_some() { most } else { most.min(BLINK) };
         let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
@@ -641,7 +644,8 @@ impl Atomics {
             0 => Ok(()),
             code => Err(format!("{provider}: {what} for atomics: {}", library.error(code.into()))),
         };
-        let mut this = Atomics { ep: null_mut(), name: vec![0; 512], opened };
+        let mut this = Atomics { ep: null_mut(), name: vec![0; 512], opened: opened.clone() };
+        let _whole = opened.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         let Opened { domain, atomic_info, av, cq, .. } = *this.opened;
         let mut len = this.name.len();
         // SAFETY: objects that are open as long as `opened`, used in the order that fi_endpoint(3) gives; the domain was
@@ -835,6 +839,10 @@ struct Opened {
     wait_fd: Option<RawFd>,
     /// An event descriptor: somebody is to wake up.
     woken: OwnedFd,
+    /// Held while another endpoint is opened, and while the queue is asked whether one may sleep: that serves all endpoints of the
+    /// queue, also one that is bound to it and not enabled yet (`tcp;ofi_rxm` of 1.17 then follows a null pointer). Who
+    /// [polls](Endpoint::poll) while one is opened does so too, and sees to it himself.
+    endpoints: Mutex<()>,
 }
 
 // SAFETY: the objects behind the pointers were opened with FI_THREAD_SAFE: any thread may use them at any time, and close
@@ -870,7 +878,19 @@ impl Opened {
             format!("eventfd: {why}")
         })?;
         let atomic_info = hints.with_atomics(info, &name, source.as_deref());
-        Ok(Opened { library, info, atomic_info, fabric, domain, av, cq, ep, wait_fd: None, woken })
+        Ok(Opened {
+            library,
+            info,
+            atomic_info,
+            fabric,
+            domain,
+            av,
+            cq,
+            ep,
+            wait_fd: None,
+            woken,
+            endpoints: Mutex::new(()),
+        })
     }
 
     fn provider(&self) -> String {
