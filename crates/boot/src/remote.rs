@@ -30,6 +30,8 @@ use crate::{Error, Hosts, Input, Spec};
 
 /// How long an agent has to end its host's part of a job, after which its remote shell is killed.
 pub(crate) const GRACE_AGENT: Duration = Duration::from_secs(2);
+/// How long the end of a remote shell that has hung up is waited for.
+const ENDING: Duration = Duration::from_millis(100);
 /// After as many pings without a word the host is given up.
 const PINGS: u32 = 10;
 /// No further orders are made by reading events while as many bytes are on their way.
@@ -299,6 +301,8 @@ impl Remote {
 
     /// The remote shell has ended or hung up: `ssh` ended with code 255: Connection refused.
     fn lose_by_end(&mut self, events: &mut Vec<Event>) {
+        // A process that is killed lets go of its pipes a moment before its end can be seen.
+        wait_for(&self.pidfd, Instant::now() + ENDING);
         let mut how = match Death::of(self.pid) {
             Some(Death::Exit(code)) => format!("`{}` ended with code {code}", self.shell),
             Some(Death::Signal { number, .. }) => {

@@ -52,7 +52,7 @@ const TABLE: [(&str, &str, &str); 21] = [
     (
         "PARTAGE_ATOMICS",
         "auto",
-        "who does the atomics of domains: auto (the network where it can), cpu, or network (an error where it cannot)",
+        "who does the atomics of domains: auto (the network where an adapter can), cpu, or network (any that can, else an error)",
     ),
     ("PARTAGE_LIBFABRIC", "libfabric.so.1", "the library between nodes"),
     ("PARTAGE_PROTOCOL", "none", "set by `partage run`: the version of its protocol"),

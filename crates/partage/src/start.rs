@@ -247,6 +247,7 @@ impl Launch {
             network: ofi::Settings {
                 provider: settings.provider.clone(),
                 interface: settings.interface.clone(),
+                atomics: settings.atomics == Arbiter::Network,
                 thread: !settings.no_progress_thread,
                 enter: fail::enter_service,
                 lost: |why| fail::die(1, Some(why)),

@@ -58,6 +58,8 @@ pub struct Asked {
     /// Nobody will call [`wait`](Endpoint::wait): on tcp of 1.17 that makes everything an eighth to a fifth faster. Whoever
     /// does call it then sleeps for a moment only.
     pub never_waits: bool,
+    /// There will be no [`Atomics`].
+    pub no_atomics: bool,
 }
 
 /// A process's access to the network. Everything is closed when it and its [`Region`]s are gone.
@@ -877,7 +879,10 @@ impl Opened {
             unsafe { (library.fi_freeinfo)(info) };
             format!("eventfd: {why}")
         })?;
-        let atomic_info = hints.with_atomics(info, &name, source.as_deref());
+        let atomic_info = match asked.no_atomics {
+            true => null_mut(),
+            false => hints.with_atomics(info, &name, source.as_deref()),
+        };
         Ok(Opened {
             library,
             info,

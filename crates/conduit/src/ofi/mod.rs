@@ -52,6 +52,8 @@ pub struct Settings {
     pub interface: Option<String>,
     /// How long other processes may take to answer a greeting.
     pub patience: Duration,
+    /// Shall the network do atomics itself, also one that is a library at both ends?
+    pub atomics: bool,
     /// Is there a thread that makes progress while ranks compute?
     pub thread: bool,
     /// What that thread does first.
@@ -63,7 +65,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let patience = Duration::from_secs(10);
-        Settings { provider: None, interface: None, patience, thread: true, enter: || (), lost: |why| panic!("{why}") }
+        let (provider, interface, atomics) = Default::default();
+        Settings { provider, interface, atomics, patience, thread: true, enter: || (), lost: |why| panic!("{why}") }
     }
 }
 
@@ -285,7 +288,12 @@ impl Net {
 
     fn open(settings: &Settings, whereabouts: &[Whereabouts], me: usize) -> Result<Endpoint, String> {
         let source = settings.interface.clone().or_else(|| choose(whereabouts, me));
-        let endpoint = Endpoint::open(&Asked { provider: settings.provider.clone(), source, ..Asked::default() });
+        let provider = settings.provider.clone();
+        // Where no adapter does atomics, to be ready for them is for nothing.
+        const LIBRARIES: [&str; 7] = ["tcp", "udp", "sockets", "net", "shm", "ofi_rxm", "ofi_rxd"];
+        let library = LIBRARIES.iter().any(|name| provider.as_deref().unwrap_or("tcp").contains(name));
+        let no_atomics = library && !settings.atomics;
+        let endpoint = Endpoint::open(&Asked { provider, source, no_atomics, ..Asked::default() });
         let endpoint = endpoint.map_err(|why| match &settings.interface {
             Some(address) => format!("PARTAGE_INTERFACE={address}: {why}"),
             None => why,
