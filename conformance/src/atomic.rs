@@ -445,11 +445,12 @@ fn futures(job: &Job) {
     let tasks = job.ranks().map(|r| {
         let a = &a;
         async move {
-            let there = a.fetch(4 * r.index()..4 * r.index() + 4).await;
-            let doubled = job.rpc(r, twice, there[3]).await;
+            // What others write meanwhile is not read.
+            let there = a.fetch(4 * r.index() + 2..4 * r.index() + 4).await;
+            let doubled = job.rpc(r, twice, there[1]).await;
             let old = a.at(4 * r.index()).start().fetch_add(doubled).await;
             let back = a.store(4 * r.index() + 1, vec![2]).await;
-            (there[3], doubled, old > 0, back)
+            (there[1], doubled, old > 0, back)
         }
     });
     let all = job.block_on(join_all(tasks));
