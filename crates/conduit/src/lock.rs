@@ -30,8 +30,10 @@
 //! * Releasing and falling asleep is store buffering: the head has stored itself to *head* and its bell, fences, and looks at
 //!   the word ([`crate::wait`]); who releases changes the word, fences, and looks at *head* and the bell. One
 //!   sees the other. On x86-64 the locked instruction is the fence.
-//! * *head* is written by whose turn it is, which the next one is given with *head* already its: by the release of its turn. Or
-//!   it is zero, by the release of the tail, which the swap of whoever finds the queue empty acquires.
+//! * *head* is written by who holds the lock and passes the turn on, before it releases the word; the next one writes it
+//!   when it has the word, which acquires that. (So a turn would not need its release and acquire; they cost nothing, and whoever
+//!   has the turn has seen what was before.) Or it is zero, by the release of the tail, which the swap of whoever finds the
+//!   queue empty acquires.
 //! * A link is a release: it comes after the reset of the linker's own turn, which the turn that is passed to it must not
 //!   come before.
 
