@@ -301,17 +301,23 @@ mod models {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 
-    /// What an answer brings is there when it is seen to have come. The cell stands for that.
+    /// A slot that was taken for one answer, and a cell that stands for what the answer touches; another thread gives it.
+    fn asked() -> (Arc<(Slot, UnsafeCell<u32>)>, loom::thread::JoinHandle<()>) {
+        let slot = Arc::new((Slot::default(), UnsafeCell::new(0)));
+        assert!(slot.0.take(1));
+        let answering = slot.clone();
+        let thread = loom::thread::spawn(move || {
+            answering.1.with_mut(|p| unsafe { *p += 1 });
+            assert!(answering.0.answer(7));
+        });
+        (slot, thread)
+    }
+
+    /// What an answer brings is there when it is seen to have come.
     #[test]
     fn loom_what_an_answer_brings_is_there() {
         loom::model(|| {
-            let slot = Arc::new((Slot::default(), UnsafeCell::new(0)));
-            assert!(slot.0.take(1));
-            let answering = slot.clone();
-            let thread = loom::thread::spawn(move || {
-                answering.1.with_mut(|p| unsafe { *p += 1 });
-                assert!(answering.0.answer(7));
-            });
+            let (slot, thread) = asked();
             while !slot.0.is_done() {
                 loom::thread::yield_now();
             }
@@ -325,13 +331,7 @@ mod models {
     #[test]
     fn loom_a_slot_is_used_again_when_its_answers_have_come() {
         loom::model(|| {
-            let slot = Arc::new((Slot::default(), UnsafeCell::new(0)));
-            assert!(slot.0.take(1));
-            let answering = slot.clone();
-            let thread = loom::thread::spawn(move || {
-                answering.1.with_mut(|p| unsafe { *p += 1 });
-                assert!(answering.0.answer(7));
-            });
+            let (slot, thread) = asked();
             slot.0.give();
             if slot.0.take(1) {
                 slot.1.with_mut(|p| unsafe { *p += 1 });

@@ -95,7 +95,17 @@ impl Given {
     /// Waits for all answers.
     pub fn complete(&self) {
         self.inner.is_not_over(self.site);
-        self.inner.unless_over(Conduit::wait(&self.inner.seat, self.site, || self.is_done()));
+        let waited = Conduit::wait(&self.inner.seat, self.site, || self.is_done());
+        // Before anything unwinds, or goes on in a destructor that does: the memory is whoever's waited for it.
+        self.write_nothing_more();
+        self.inner.unless_over(waited);
+    }
+
+    /// Answers that still come, because the job ends, touch nothing.
+    fn write_nothing_more(&self) {
+        if !self.is_done() {
+            self.inner.seat.landing().answers.set_sink(self.slot, Box::new(|_, _| {}));
+        }
     }
 
     fn is_done(&self) -> bool {
@@ -168,11 +178,7 @@ impl Kept {
     /// All transfers are complete; or the job ends, and answers that still come touch nothing.
     pub fn clear(&self) {
         self.buffers.borrow_mut().clear();
-        for slot in self.into_scopes.take() {
-            if !slot.is_done() {
-                slot.inner.seat.landing().answers.set_sink(slot.slot, Box::new(|_, _| {}));
-            }
-        }
+        self.into_scopes.take().iter().for_each(|slot| slot.write_nothing_more());
     }
 }
 
