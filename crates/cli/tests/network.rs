@@ -619,7 +619,9 @@ fn hosts_that_cannot_reach_each_other() {
 fn killed_inside(calls: &[(&str, &str)]) {
     for nodes in every() {
         for &(call, waits) in calls {
-            let running = nodes.job("inside").env("CALL", call).start();
+            // A domain is the network's, also with tcp.
+            let atomics = if call == "atomic of a domain" { "network" } else { "auto" };
+            let running = nodes.job("inside").env("CALL", call).env("PARTAGE_ATOMICS", atomics).start();
             running.out_says(|text| text.contains("ready\n"));
             let victim =
                 running.processes().into_iter().find(|pid| processes_with("PMI_RANK=3").contains(pid)).unwrap();
