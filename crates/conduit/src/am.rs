@@ -15,7 +15,7 @@ use bytemuck::{Pod, Zeroable, bytes_of};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
 /// The most bytes of arguments.
@@ -178,6 +178,10 @@ pub struct Landing {
     /// What it has asked others.
     pub answers: Answers,
     pieces: Mutex<HashMap<(usize, u64), Pieces>>,
+    /// How many bytes have been written of what is written in parts, by source and number.
+    parts: Mutex<HashMap<(usize, u64), u64>>,
+    /// The number of the next that this rank sends in parts.
+    keys: AtomicU64,
 }
 
 /// Something that comes in pieces: the bytes, and how many of them have come.
@@ -210,6 +214,24 @@ impl Landing {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         pieces.get(&(source, key)).is_some_and(|p| p.come == p.total).then_some(())?;
         pieces.remove(&(source, key)).map(|p| p.bytes)
+    }
+
+    /// A number for what this rank sends in parts.
+    pub(crate) fn next_key(&self) -> u64 {
+        self.keys.fetch_add(1, Relaxed)
+    }
+
+    /// So many bytes more have been written of something of `total`: are these all? `None` if they are too many.
+    pub(crate) fn add_part(&self, source: usize, key: u64, bytes: u64, total: u64) -> Option<bool> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let come = parts.entry((source, key)).or_default();
+        *come += bytes;
+        let come = *come;
+        if come < total {
+            return Some(false);
+        }
+        parts.remove(&(source, key));
+        (come == total).then_some(true)
     }
 
     /// False if the piece does not fit the others.

@@ -399,6 +399,11 @@ impl<P: Places> Barrier<P> {
         self.names.get(r).copied().unwrap_or(r as u32)
     }
 
+    /// How often this rank has come.
+    pub fn come(&self) -> u64 {
+        self.epoch.get()
+    }
+
     /// Announces this rank's arrival. Arrive and [`wait`](Self::wait) alternate.
     #[inline(always)]
     pub fn arrive(&self, tag: Tag, aux: u64) -> Arrived {

@@ -21,6 +21,8 @@
 //!    ones too, so ranks that only read and write serve each other.
 //! 8. Atomics on one word have one arbiter, a CPU of the node that has the word; [`crate::word`] says what they order. Only
 //!    for words of a domain it may be the network: [`crate::ofi::atomic`].
+//! 9. `signal` returns when `src` may be reused. The bytes are there for whoever has seen the notice, and otherwise when
+//!    the message has ended. Notices of one rank may be given in any order.
 //!
 //! # Messages: promises
 //! 1. A request runs its handler exactly once, in a process that hosts the target rank, by any of its threads, possibly at
@@ -34,6 +36,7 @@
 use crate::am::Landing;
 use crate::record::Site;
 use crate::reference;
+use crate::signal::Notice;
 use crate::wait::Aborted;
 use crate::word::Atomic;
 use bytemuck::Pod;
@@ -190,5 +193,10 @@ pub trait Conduit {
     /// Does this to the word there, which must be aligned; its old value.
     fn atomic(&self, site: Site, at: At, what: Atomic) -> Result<u64, Failure> {
         reference::atomic(self, site, at, what)
+    }
+
+    /// Copies `src`, which may be empty, to the place, then notifies its rank. Returns when `src` may be reused.
+    fn signal(&self, site: Site, at: At, src: &[u8], notice: Notice) -> Result<(), Failure> {
+        reference::signal(self, site, at, src, notice)
     }
 }

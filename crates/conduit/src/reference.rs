@@ -17,6 +17,7 @@ use crate::pool::LARGE;
 use crate::record::Site;
 use crate::runs::{self, Group, NotRuns, Packet};
 use crate::shm;
+use crate::signal::Notice;
 use crate::wait::Aborted;
 use crate::word::Atomic;
 use bytemuck::{Pod, Zeroable};
@@ -47,6 +48,9 @@ pub(crate) const COMMIT: u16 = 13;
 pub(crate) const PUT_RUNS: u16 = 17;
 pub(crate) const GET_RUNS: u16 = 18;
 const ATOMICS: u16 = 19;
+/// Writes bytes, then notifies; and the same in parts.
+const SIGNAL: u16 = 20;
+const SIGNAL_PART: u16 = 21;
 /// Where a process's endpoint for atomics is.
 pub(crate) const NATIVE: u16 = 24;
 
@@ -59,7 +63,7 @@ pub const GRANT: u16 = 16;
 
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 18] = [
+    let all: [(u16, &'static dyn Handler); 20] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -78,6 +82,8 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (UNLOCK, &shm::lock::OnUnlock),
         (GRANT, &shm::lock::OnTold),
         (NATIVE, &ofi::atomic::OnNative),
+        (SIGNAL, &shm::signal::OnSignal),
+        (SIGNAL_PART, &shm::signal::OnSignalPart),
     ];
     all.into_iter()
 }
@@ -189,6 +195,23 @@ where
     C: Conduit + ?Sized,
 {
     c.request(site, to, ATOMICS, &[slot.into(), head], pairs)
+}
+
+/// Sends bytes to a place, and a notice that is given there when they are written. They may be reused when this returns.
+pub fn signal<C: Conduit + ?Sized>(c: &C, site: Site, at: At, src: &[u8], notice: Notice) -> Result<(), Failure> {
+    if !src.is_empty() {
+        check(c, at, src.len())?;
+    }
+    let [what, n] = notice.encode();
+    if src.len() <= LARGE {
+        return Ok(c.request(site, at.rank, SIGNAL, &[at.offset, what, n], src)?);
+    }
+    let (key, total) = (c.landing().next_key(), src.len() as u64);
+    for (i, part) in src.chunks(LARGE).enumerate() {
+        let offset = at.offset + (i * LARGE) as u64;
+        c.request(site, at.rank, SIGNAL_PART, &[offset, what, n, key, total], part)?;
+    }
+    Ok(())
 }
 
 /// Sends runs to be written to a half of a rank's memory, all of which lie there; an answer comes to the slot.

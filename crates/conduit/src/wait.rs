@@ -161,6 +161,34 @@ impl Relief {
     }
 }
 
+/// Where threads that are no ranks sleep, any number of them, until somebody rings: what a bell is to its one owner.
+///
+/// Each sleeper stores 1, fences, looks, and sleeps while the word is 1. Only who rings stores 0: a sleeper that leaves does
+/// not know of others. So the word may say 1 when nobody sleeps, which costs a ringer a system call once.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(transparent))]
+pub struct Crowd(Bell);
+
+impl Crowd {
+    /// Call after publishing what they may be waiting for, and a [`full_fence`].
+    #[inline(always)]
+    pub fn ring_after_fence(&self) {
+        self.0.ring_after_fence();
+    }
+
+    /// Sleeps until a look says yes; looks up every tenth of a second.
+    pub fn until(&self, look: impl Fn() -> bool) {
+        while !look() {
+            self.0.0.word().store(1, Relaxed);
+            full_fence();
+            if look() {
+                return;
+            }
+            self.0.0.wait(1, PARK_NS);
+        }
+    }
+}
+
 /// What a waiting rank uses: its bell, the count of sleepers, its record and the job's abort word, all in shared memory,
 /// and its policy.
 #[derive(Debug)]

@@ -399,6 +399,8 @@ pub struct Counters {
     pub reference_gets: u64,
     /// Atomics over active messages.
     pub reference_atomics: u64,
+    /// Signals, with or without data, over active messages.
+    pub reference_signals: u64,
     /// Messages with the runs of a [region](crate::region).
     pub packed: u64,
 }

@@ -395,11 +395,13 @@ impl<T: Pod> SharedArray<T> {
         self.start + (k * size_of::<T>()) as u64
     }
 
+    #[inline(always)]
     fn place(&self, member: usize, k: usize) -> At {
         At::guarded(member as u32, self.offset(k))
     }
 
     /// Where element `i` is, which there is.
+    #[inline(always)]
     pub(crate) fn place_of(&self, i: usize) -> At {
         let (member, k) = self.spread.locate(i);
         self.place(member, k)
@@ -407,7 +409,7 @@ impl<T: Pod> SharedArray<T> {
 
     #[inline(always)]
     #[track_caller]
-    fn check(&self, call: &str, i: usize, n: usize) -> Range<usize> {
+    pub(crate) fn check(&self, call: &str, i: usize, n: usize) -> Range<usize> {
         if i > self.len || n > self.len - i {
             self.refuse(call, i, n);
         }

@@ -21,6 +21,7 @@ use partage_conduit::record::Site;
 use partage_conduit::shm::am::Reference;
 use partage_conduit::shm::rma::Reach;
 use partage_conduit::shm::segment::Exhausted;
+use partage_conduit::shm::signal::Semaphores;
 use partage_conduit::shm::{Seat, bytes};
 use partage_conduit::small::Size;
 use partage_conduit::sync::full_fence;
@@ -68,6 +69,10 @@ pub(crate) struct Inner {
     pub arrays: Arrays,
     pub kept: Kept,
     pub leaks: Leaks,
+    /// Semaphores that can be signaled by a store.
+    pub semaphores: Semaphores,
+    /// Have signals been sent by messages since all were last waited for?
+    pub signals_sent: Cell<bool>,
     /// Who is to do the atomics of domains.
     pub atomics: Arbiter,
     /// How often something was served.
@@ -271,6 +276,15 @@ impl Inner {
         self.unless_over(self.seat.quiet(site, || self.progress()));
     }
 
+    /// Orders what this rank has written before what it will write: what is under way has arrived.
+    pub fn fence_at(&self, site: Site) {
+        self.complete_far(site);
+        if self.signals_sent.replace(false) {
+            self.unless_over(self.seat.quiet(site, || Conduit::progress(&self.seat)));
+        }
+        full_fence();
+    }
+
     /// Puts where memory is not mapped; `None` if the place is not one, or needs no other way.
     pub fn put_far(&self, site: Site, at: At, src: &[u8]) -> Option<()> {
         if !self.reference.forced {
@@ -392,6 +406,7 @@ impl Job {
             let mapped = node.table(half);
             if reference { mapped.nothing() } else { mapped.clone() }
         });
+        let semaphores = if reference { node.semaphores().nothing() } else { node.semaphores().clone() };
         let inner = Inner {
             rank: Rank(rank as u32),
             size,
@@ -407,6 +422,8 @@ impl Job {
             arrays: Arrays::default(),
             kept: Kept::default(),
             leaks: Leaks::new(leaks),
+            semaphores,
+            signals_sent: Cell::new(false),
             atomics,
             served: Cell::new(0),
             polls: Cell::new(0),
@@ -511,8 +528,7 @@ impl Job {
     /// for: a network orders nothing.)
     #[track_caller]
     pub fn fence(&self) {
-        self.all.inner.complete_far(Site::here("fence"));
-        full_fence();
+        self.all.inner.fence_at(Site::here("fence"));
     }
 
     /// Waits until everything that I have started is complete, everywhere: my puts; the handlers of my messages, and those

@@ -55,6 +55,7 @@ pub mod rpc;
 pub mod scope;
 #[deny(unsafe_code)]
 pub mod settings;
+pub mod signal;
 mod start;
 #[deny(unsafe_code)]
 pub mod team;
@@ -80,6 +81,7 @@ pub mod prelude {
     pub use crate::region::{Indexed, Region, Shape};
     pub use crate::rpc::Dist;
     pub use crate::scope::Event;
+    pub use crate::signal::{Semaphore, Signal};
     pub use crate::team::{Rank, Team, TeamRank};
     pub use crate::{Pod, Zeroable};
     pub use partage_plan::layout::Layout;

@@ -71,7 +71,7 @@ impl Node {
     }
 
     /// Makes so many bytes of this process's file present.
-    fn populate(&self, at: usize, len: u64) -> Result<(), Exhausted> {
+    pub(super) fn populate(&self, at: usize, len: u64) -> Result<(), Exhausted> {
         self.own.commit(self.file.as_fd(), at, len as usize, self.areas[0].pending())
     }
 

@@ -17,6 +17,7 @@ pub mod memory;
 pub mod progress;
 pub mod rma;
 pub mod segment;
+pub mod signal;
 
 use crate::barrier::{Barrier, Places};
 use crate::contract::{At, Exchange, Half};
@@ -98,6 +99,7 @@ pub struct Node {
     own_segment: u64,
     window: Window,
     mail: Mail,
+    semaphores: signal::Semaphores,
     locks: lock::Locks,
     cores: Cores,
     radix: usize,
@@ -181,7 +183,7 @@ impl Own {
 }
 
 /// Changes with every change of what processes of one job share.
-const MAGIC: u64 = u64::from_le_bytes(*b"hello 04");
+const MAGIC: u64 = u64::from_le_bytes(*b"hello 05");
 
 impl Node {
     /// Collective over the processes of the job. If it fails on one process it fails on all, with the same words.
@@ -265,10 +267,11 @@ impl Node {
             return Err(format!("{n} ranks on one node; at most {most} are possible, and 1048576 in a job"));
         }
 
-        let (mut areas, mut bases, mut seats, mut near) = (vec![], vec![], vec![], vec![]);
+        let (mut areas, mut bases, mut seats, mut near, mut posts) = (vec![], vec![], vec![], vec![], vec![]);
         for ((p, h), map) in told.iter().enumerate().zip(&maps) {
             let Some(map) = map else {
                 bases.extend((0..h.ranks).map(|_| [std::ptr::null_mut(); 2]));
+                posts.extend((0..h.ranks).map(|_| None));
                 continue;
             };
             let control = Control::new(map.clone());
@@ -276,7 +279,13 @@ impl Node {
             for i in 0..h.ranks as usize {
                 // SAFETY: the i-th area lies inside the mapping, whose length was computed from the same numbers.
                 let area = unsafe { map.base().add(control::LEN + i * mail::AREA + mail::skew(near.len())) };
-                near.push((area, std::ptr::from_ref(control.bell(i)), p == me));
+                let bell = std::ptr::from_ref(control.bell(i));
+                // SAFETY: as above; semaphores of this node keep the mappings, as `areas` does.
+                posts.push(Some(unsafe {
+                    let area = map.base().add(semaphores_at(h.ranks as usize, i));
+                    signal::Peer::new(area, mail::skew(near.len()), bell)
+                }));
+                near.push((area, bell, p == me));
                 let at = segments_at(h.ranks as usize) + i * memory::stride(h.segment) as usize;
                 let guarded = at + memory::guarded_at(h.segment) as usize;
                 if backing != Backing::Memfd {
@@ -296,8 +305,10 @@ impl Node {
         let half = |half: usize| bases.iter().map(|b| b[half]).collect();
         // SAFETY: bases of halves of at least so many bytes in the mappings that go with them; nobody makes references into
         // the open ones, and into the guarded ones only while they are not accessed otherwise.
-        let (reach, guarded) =
-            unsafe { (Reach::new(half(0), memory::open_len(shared), maps.clone()), Reach::new(half(1), shared, maps)) };
+        let (reach, guarded) = unsafe {
+            (Reach::new(half(0), memory::open_len(shared), maps.clone()), Reach::new(half(1), shared, maps.clone()))
+        };
+        let semaphores = signal::Semaphores::new(posts, maps);
         // The barrier has one shape: what differs between the processes' environments must not matter.
         let cores = match told[0].cores_told {
             1 => Cores::Own,
@@ -332,6 +343,7 @@ impl Node {
             own_segment: told[me].segment,
             window: Window::new(shared, config.ranks),
             mail,
+            semaphores,
             locks: lock::Locks::default(),
             cores,
             radix,
@@ -479,6 +491,7 @@ pub struct Seat {
     barrier: Barrier<NodePlaces>,
     outlet: Outlet,
     sites: lock::SitesOfRank,
+    semaphores: signal::Book,
     /// Its side of what reaches other nodes.
     far: Option<ofi::Seat>,
     /// Of either half.
@@ -517,8 +530,9 @@ impl Seat {
         let memory = [Half::Open, Half::Guarded].map(|_| Memory::new(node.segment));
         let outlet = Outlet::new(&node.mail, &node.ranks, near);
         node.record(rank).running();
-        let sites = lock::SitesOfRank::default();
-        Seat { rank, near, waiter, barrier, outlet, sites, far, memory, node, _not_send: std::marker::PhantomData }
+        let (sites, semaphores) = Default::default();
+        let _not_send = std::marker::PhantomData;
+        Seat { rank, near, waiter, barrier, outlet, sites, semaphores, far, memory, node, _not_send }
     }
 
     /// The node.
@@ -567,15 +581,21 @@ impl Peek {
     }
 }
 
-/// Where the segments begin in the file of a process: after its control area and its ranks' areas for messages.
+/// Where the segments begin in the file of a process: after its control area and its ranks' areas for messages
+/// and semaphores.
 fn segments_at(ranks: usize) -> usize {
-    control::LEN + ranks * mail::AREA
+    control::LEN + ranks * (mail::AREA + signal::AREA)
+}
+
+/// Where the semaphores of the i-th of so many ranks are.
+fn semaphores_at(ranks: usize, i: usize) -> usize {
+    control::LEN + ranks * mail::AREA + i * signal::AREA
 }
 
 /// The length of that file.
 fn file_len(segment: u64, ranks: usize) -> Option<usize> {
     let segments = (memory::stride(segment) as usize).checked_mul(ranks)?;
-    segments.checked_add(ranks.checked_mul(mail::AREA)?)?.checked_add(control::LEN)
+    segments.checked_add(ranks.checked_mul(mail::AREA + signal::AREA)?)?.checked_add(control::LEN)
 }
 
 /// A segment that could hold all memory that this process may ever have, if so many fit into the address space.

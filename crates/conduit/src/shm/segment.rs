@@ -264,12 +264,20 @@ pub enum Exhausted {
         /// Its words.
         why: String,
     },
+    /// There are as many semaphores as can be, freed ones of the last two barriers included.
+    Semaphores {
+        /// So many.
+        most: usize,
+    },
 }
 
 impl std::fmt::Display for Exhausted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         use super::bytes;
         match self {
+            Exhausted::Semaphores { most } => {
+                write!(f, "a rank has {most} at most, and those it has freed since the last barriers count")
+            }
             Exhausted::Segment { largest } => {
                 write!(
                     f,
