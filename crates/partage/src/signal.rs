@@ -396,7 +396,7 @@ impl<T: Pod> SharedArray<T> {
     /// ```
     /// use partage::prelude::*;
     /// partage::test(2, |job| {
-    ///     let a = job.array::<u32>(Layout::on(Rank(0), 100)).unwrap();
+    ///     let a = job.array::<u32>(Layout::on(0, 100)).unwrap();
     ///     let come = job.semaphore().unwrap();
     ///     let signals = job.alloc_all::<Signal>(1).unwrap();
     ///     signals.put(job, come.signal());
