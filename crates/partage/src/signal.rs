@@ -261,7 +261,7 @@ impl Semaphore {
     fn wait_for(&self, call: &'static str, n: u32) {
         self.check(call, n);
         self.inner.may_wait(|| Site::here(call));
-        if !self.take(n) {
+        if !self.inner.seat.waiter().soon(|| self.take(n)) {
             return self.wait_slowly(Site::here(call), n);
         }
         // Who always finds a post serves others all the same.
