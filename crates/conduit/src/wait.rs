@@ -45,8 +45,6 @@ const FOREIGN_US: u64 = 500;
 const FOREIGN_HOLD_US: u64 = 50_000;
 /// The longest time that a rank sleeps without looking at its condition and at the abort word.
 const PARK_NS: u64 = 100_000_000;
-/// Looks of a wait for something that comes soon.
-const SOON: u32 = 256;
 /// Looks at the condition between two looks at the clock.
 const ROUND: u32 = 64;
 
@@ -241,14 +239,6 @@ impl<'m> Waiter<'m> {
     /// Has the job been aborted?
     pub fn aborted(&self) -> bool {
         self.abort.load(Acquire) != 0
-    }
-
-    /// Looks again and again for a fraction of a microsecond, without a pause: for a condition that is one load of a line
-    /// that another rank is about to write. Not where ranks share cores.
-    #[inline(always)]
-    pub fn soon(&self, done: impl Fn() -> bool) -> bool {
-        let looks = if self.cores == Cores::Own && !cfg!(loom) { SOON } else { 1 };
-        (0..looks).any(|_| done())
     }
 
     /// Waits until `look` says [`Step::Done`]. Whoever makes that happen must ring this rank's bell. `site` says where it

@@ -123,6 +123,7 @@ impl Inner {
     }
 
     /// The same, but not each time: for many that ask one after the other.
+    #[inline]
     pub fn progress_at_times(self: &Rc<Self>) -> bool {
         const TIMES: u32 = 16;
         let polls = self.polls.get() + 1;

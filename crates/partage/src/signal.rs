@@ -39,9 +39,10 @@ use crate::ptr::GlobalPtr;
 use crate::scope::{Event, Scope};
 use crate::team::Rank;
 use bytemuck::{Pod, Zeroable};
-use partage_conduit::contract::{At, Conduit, Half};
+use partage_conduit::contract::{At, Conduit, Half, Outside};
 use partage_conduit::record::Site;
 use partage_conduit::shm::am::Reference;
+use partage_conduit::shm::rma::Reach;
 use partage_conduit::shm::signal::{Reached, Said};
 use partage_conduit::signal::{MOST_POSTED, Name, Notice, Refused};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -261,7 +262,7 @@ impl Semaphore {
     fn wait_for(&self, call: &'static str, n: u32) {
         self.check(call, n);
         self.inner.may_wait(|| Site::here(call));
-        if !self.inner.seat.waiter().soon(|| self.take(n)) {
+        if !self.take(n) {
             return self.wait_slowly(Site::here(call), n);
         }
         // Who always finds a post serves others all the same.
@@ -387,7 +388,10 @@ impl<T: Pod> SharedArray<T> {
     #[track_caller]
     pub fn put_signal(&self, i: usize, src: &[T], signal: Signal, n: u32) {
         let at = self.place_on_one("put_signal", i, src.len(), signal);
-        self.inner.put_signal("put_signal", at, bytemuck::cast_slice(src), signal, n);
+        let bytes = bytemuck::cast_slice(src);
+        if !self.inner.put_signal_near("put_signal", &self.inner.guarded, at.in_half(), bytes, signal, n) {
+            self.inner.put_signal("put_signal", at, bytes, signal, n);
+        }
     }
 
     /// The same without waiting until the source may be used again: the runtime has it, and waiting for the event gives it back. The
@@ -480,6 +484,16 @@ impl<T: Pod> GlobalPtr<T> {
     #[inline(always)]
     #[track_caller]
     fn put_signal_for(self, job: &Job, call: &'static str, src: &[T], signal: Signal, n: u32) {
+        let (inner, at, bytes) = (&job.all().inner, self.place(), bytemuck::cast_slice(src));
+        if !(self.is_aligned() && inner.put_signal_near(call, &inner.reach, at, bytes, signal, n)) {
+            self.put_signal_otherwise(job, call, src, signal, n);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn put_signal_otherwise(self, job: &Job, call: &'static str, src: &[T], signal: Signal, n: u32) {
         let at = self.place();
         if !src.is_empty() {
             if at.rank != signal.rank().0 {
@@ -531,41 +545,60 @@ impl Inner {
     #[inline(always)]
     #[track_caller]
     fn signal(self: &Rc<Self>, call: &'static str, signal: Signal, n: u32) {
-        self.put_signal(call, At { rank: signal.rank().0, offset: 0 }, &[], signal, n);
+        let at = At { rank: signal.rank().0, offset: 0 };
+        if !self.put_signal_near(call, &self.reach, at, &[], signal, n) {
+            self.put_signal(call, at, &[], signal, n);
+        }
     }
 
-    /// Writes bytes, which lie in the half, to a place of the semaphore's rank, and posts.
+    /// Writes bytes and posts if that is all there is to do; false if nothing was done.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn put_signal(self: &Rc<Self>, call: &'static str, at: At, src: &[u8], signal: Signal, n: u32) {
+    fn put_signal_near(&self, call: &'static str, reach: &Reach, at: At, src: &[u8], signal: Signal, n: u32) -> bool {
         let name = signal.name();
-        if name.is_strict() {
-            self.fence_at(Site::here(call));
+        let Some(semaphore) = self.semaphores.find(name) else { return false };
+        let plain = !name.is_strict() && (n <= 1 || !name.is_boolean()) && at.rank == name.rank();
+        if !plain || !semaphore.cell.is(name) || (!src.is_empty() && reach.write(at, src).is_err()) {
+            return false;
         }
-        let Some(semaphore) = self.semaphores.find(name) else {
-            return self.put_signal_far(call, at, src, signal, n);
-        };
-        if n > 1 && name.is_boolean() {
-            self.check_signal(call, signal, n);
-        }
-        if !src.is_empty() {
-            let reach = if at.half() == Half::Open { &self.reach } else { &self.guarded };
-            if reach.write(at.in_half(), src).is_err() {
-                unreachable!("memory of a rank whose semaphores are mapped, and checked")
-            }
-        }
-        // The fence that a post needs to find out who sleeps is all that a strict one lacks.
         if let Err(why) = semaphore.post(name, n, self.rank.0, name.has_one_producer()) {
             self.refuse_signal(call, signal, why);
         }
+        true
     }
 
+    /// Writes bytes, which lie in their half, to a place of the semaphore's rank, and posts.
     #[cold]
     #[inline(never)]
     #[track_caller]
-    fn put_signal_far(self: &Rc<Self>, call: &'static str, at: At, src: &[u8], signal: Signal, n: u32) {
-        let site = Site::here(call);
+    pub(crate) fn put_signal(self: &Rc<Self>, call: &'static str, at: At, src: &[u8], signal: Signal, n: u32) {
+        let (name, site) = (signal.name(), Site::here(call));
         self.check_signal(call, signal, n);
+        if name.is_strict() {
+            self.fence_at(site);
+        }
+        match self.semaphores.find(name) {
+            Some(semaphore) => {
+                if !src.is_empty() {
+                    let reach = if at.half() == Half::Open { &self.reach } else { &self.guarded };
+                    reach.write(at.in_half(), src).expect("memory of a rank whose semaphores are mapped");
+                }
+                // The fence by which a post finds out who sleeps is what a strict one needs after it.
+                if let Err(why) = semaphore.post(name, n, self.rank.0, name.has_one_producer()) {
+                    self.refuse_signal(call, signal, why);
+                }
+            }
+            None => {
+                self.put_signal_far(call, site, at, src, signal, n);
+                if name.is_strict() {
+                    self.fence_at(site);
+                }
+            }
+        }
+    }
+
+    #[track_caller]
+    fn put_signal_far(&self, call: &str, site: Site, at: At, src: &[u8], signal: Signal, n: u32) {
         self.is_not_over(site);
         self.signals_sent.set(true);
         let notice = Notice::Post(signal.name(), n);
@@ -577,16 +610,13 @@ impl Inner {
             false => self.seat.signal(site, at, src, notice),
         };
         if self.unless_outside(done).is_none() {
-            let outside = partage_conduit::contract::Outside {
+            let outside = Outside {
                 at: at.in_half(),
                 len: src.len(),
                 ranks: self.size,
                 segment: self.seat.node().table(at.half()).len(),
             };
             panic!("{}: {call}: {outside}", self.rank);
-        }
-        if signal.name().is_strict() {
-            self.fence_at(site);
         }
     }
 

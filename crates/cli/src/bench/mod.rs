@@ -646,7 +646,8 @@ mod tests {
 
     #[test]
     fn figures_have_names_of_their_own() {
-        let mut names: Vec<&str> = MICRO.iter().chain(&MEMORY).chain(&AM).chain(&NETWORK).chain(&SIGNAL).map(|f| f.name).collect();
+        let mut names: Vec<&str> =
+            MICRO.iter().chain(&MEMORY).chain(&AM).chain(&NETWORK).chain(&SIGNAL).map(|f| f.name).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|two| two[0] != two[1]));
     }

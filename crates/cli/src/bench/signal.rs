@@ -23,17 +23,30 @@ pub trait Way<'j> {
     fn receive(&mut self, job: &Job, dst: &mut [u8], turn: u64);
 }
 
+/// Places that are used in turn: how long a line takes depends on where in the machine its home is, and so on its address.
+fn places(len: usize) -> usize {
+    if len > 4096 { 1 } else { 16 }
+}
+
 fn peer(job: &Job) -> Rank {
     job.neighbor(1)
 }
 
-/// A block of mine; `on(peer)` is the other's.
+/// Blocks of mine; `on(peer)` of one is the other's.
+fn blocks(job: &Job, len: usize, n: usize) -> Vec<GlobalPtr<u8>> {
+    let stride = len.next_multiple_of(64);
+    let all = block(job, n * stride);
+    (0..n).map(|i| all.add(i * stride)).collect()
+}
+
 fn block(job: &Job, len: usize) -> GlobalPtr<u8> {
     job.alloc_all::<[u64; 8]>(len.div_ceil(64)).expect("a block").cast()
 }
 
 /// One `put_signal`.
-pub struct Signaled {
+pub struct Signaled(Vec<Signaling>);
+
+struct Signaling {
     here: GlobalPtr<u8>,
     come: Semaphore,
     there: Signal,
@@ -42,21 +55,26 @@ pub struct Signaled {
 impl Way<'_> for Signaled {
     fn new(job: &Job, len: usize) -> Signaled {
         let flavor = Flavor { single_producer: true, single_consumer: true, ..Default::default() };
-        let come = job.semaphore_with(flavor).expect("a semaphore");
-        let there = told(job, come.signal());
-        Signaled { here: block(job, len), come, there }
+        let one = |here| {
+            let come = job.semaphore_with(flavor).expect("a semaphore");
+            let there = told(job, come.signal());
+            Signaling { here, come, there }
+        };
+        Signaled(blocks(job, len, places(len)).into_iter().map(one).collect())
     }
 
     #[inline(always)]
-    fn send(&mut self, job: &Job, src: &[u8], _: u64) {
-        self.here.on(peer(job)).put_signal(job, src, self.there, 1);
+    fn send(&mut self, job: &Job, src: &[u8], turn: u64) {
+        let Signaling { here, there, .. } = &self.0[turn as usize % self.0.len()];
+        here.on(peer(job)).put_signal(job, src, *there, 1);
     }
 
     #[inline(always)]
-    fn receive(&mut self, job: &Job, dst: &mut [u8], _: u64) {
-        self.come.wait();
+    fn receive(&mut self, job: &Job, dst: &mut [u8], turn: u64) {
+        let Signaling { here, come, .. } = &self.0[turn as usize % self.0.len()];
+        come.wait();
         if !dst.is_empty() {
-            self.here.get_slice(job, dst);
+            here.get_slice(job, dst);
         }
     }
 }
@@ -70,28 +88,35 @@ fn told(job: &Job, mine: Signal) -> Signal {
 }
 
 /// A put, and when it is complete a strict store to a flag.
-pub struct StrictFlag {
-    here: GlobalPtr<u8>,
-    flag: GlobalPtr<u64>,
+pub struct StrictFlag(Vec<(GlobalPtr<u8>, GlobalPtr<u64>)>);
+
+impl StrictFlag {
+    #[inline(always)]
+    fn place(&self, turn: u64) -> (GlobalPtr<u8>, GlobalPtr<u64>) {
+        self.0[turn as usize % self.0.len()]
+    }
 }
 
 impl Way<'_> for StrictFlag {
     fn new(job: &Job, len: usize) -> StrictFlag {
-        StrictFlag { here: block(job, len), flag: block(job, 8).cast() }
+        let (data, flags) = (blocks(job, len, places(len)), blocks(job, 8, places(len)));
+        StrictFlag(data.into_iter().zip(flags.into_iter().map(|flag| flag.cast())).collect())
     }
 
     #[inline(always)]
     fn send(&mut self, job: &Job, src: &[u8], turn: u64) {
-        self.here.on(peer(job)).put_slice(job, src);
-        self.flag.on(peer(job)).at(job).strict().store(turn);
+        let (here, flag) = self.place(turn);
+        here.on(peer(job)).put_slice(job, src);
+        flag.on(peer(job)).at(job).strict().store(turn);
     }
 
     #[inline(always)]
     fn receive(&mut self, job: &Job, dst: &mut [u8], turn: u64) {
-        let flag = self.flag.at(job).strict();
+        let (here, flag) = self.place(turn);
+        let flag = flag.at(job).strict();
         job.wait_until(|| flag.load() == turn);
         if !dst.is_empty() {
-            self.here.get_slice(job, dst);
+            here.get_slice(job, dst);
         }
     }
 }
@@ -106,19 +131,21 @@ impl Way<'_> for Flag {
 
     #[inline(always)]
     fn send(&mut self, job: &Job, src: &[u8], turn: u64) {
+        let (here, flag) = self.0.place(turn);
         job.scope(|s| {
-            let put = s.put_ptr(self.0.here.on(peer(job)), src);
-            self.0.flag.on(peer(job)).at(job).start().store(turn).wait();
+            let put = s.put_ptr(here.on(peer(job)), src);
+            flag.on(peer(job)).at(job).start().store(turn).wait();
             put.wait();
         });
     }
 
     #[inline(always)]
     fn receive(&mut self, job: &Job, dst: &mut [u8], turn: u64) {
-        let flag = self.0.flag.at(job);
+        let (here, flag) = self.0.place(turn);
+        let flag = flag.at(job);
         job.wait_until(|| flag.load() == turn);
         if !dst.is_empty() {
-            self.0.here.get_slice(job, dst);
+            here.get_slice(job, dst);
         }
     }
 }
@@ -199,23 +226,23 @@ impl<'j, W: Way<'j>> Pair<W> {
 
 /// Trips of a sample.
 fn trips(len: usize) -> usize {
-    (4 << 20) / (len + 2048)
+    (16 << 20) / (len + 2048)
 }
 
 /// By hand on a node.
-impl<'j> Way<'j> for Flagged<'j> {
-    fn new(job: &'j Job, _: usize) -> Self {
-        Flagged::new(job, peer(job)).expect("64 KiB")
+impl<'j> Way<'j> for Vec<Flagged<'j>> {
+    fn new(job: &'j Job, len: usize) -> Self {
+        (0..places(len)).map(|_| Flagged::new(job, peer(job)).expect("64 KiB")).collect()
     }
 
     #[inline(always)]
     fn send(&mut self, _: &Job, src: &[u8], turn: u64) {
-        Flagged::send(self, src, turn);
+        self[turn as usize % self.len()].send(src, turn);
     }
 
     #[inline(always)]
     fn receive(&mut self, _: &Job, dst: &mut [u8], turn: u64) {
-        Flagged::receive(self, dst, turn);
+        self[turn as usize % self.len()].receive(dst, turn);
     }
 }
 
@@ -226,12 +253,12 @@ fn beside<'j, W: Way<'j>, F: Way<'j>>(b: &Bench<'j>, len: usize, read: bool, tri
 
 /// Nanoseconds one way on a node, of so many bytes that the receiver reads, beside a copy and a flag.
 pub fn near<W: for<'j> Way<'j>, const LEN: usize>(b: &Bench) -> Measured {
-    beside::<W, Flagged>(b, LEN, true, trips(LEN))
+    beside::<W, Vec<Flagged>>(b, LEN, true, trips(LEN))
 }
 
 /// The same if the receiver does not read them.
 pub fn near_unread<W: for<'j> Way<'j>, const LEN: usize>(b: &Bench) -> Measured {
-    beside::<W, Flagged>(b, LEN, false, trips(LEN))
+    beside::<W, Vec<Flagged>>(b, LEN, false, trips(LEN))
 }
 
 /// Microseconds one way between nodes, beside a put and a strict flag.
