@@ -19,6 +19,7 @@ pub mod lock;
 pub mod memory;
 pub mod region;
 pub mod rpc;
+pub mod signal;
 pub mod soak;
 
 /// A case: a program of all ranks.
@@ -32,6 +33,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(&region::CASES)
         .chain(&atomic::CASES)
         .chain(&lock::CASES)
+        .chain(&signal::CASES)
         .chain(&am::CASES)
         .chain(&rpc::CASES)
         .chain(&found::CASES)
