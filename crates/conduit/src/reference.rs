@@ -54,6 +54,11 @@ const SIGNAL_PART: u16 = 21;
 /// Where a process's endpoint for atomics is.
 pub(crate) const NATIVE: u16 = 24;
 
+/// Tells a rank of an end of a lane; see [`shm::lane`].
+pub const LANE: u16 = 25;
+/// Tells it that the end was dropped.
+pub const LANE_ENDED: u16 = 26;
+
 /// Asks for a lock; see [`shm::lock`].
 pub const LOCK: u16 = 14;
 /// Hands a lock on.
@@ -63,7 +68,7 @@ pub const GRANT: u16 = 16;
 
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 20] = [
+    let all: [(u16, &'static dyn Handler); 22] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -84,6 +89,8 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (NATIVE, &ofi::atomic::OnNative),
         (SIGNAL, &shm::signal::OnSignal),
         (SIGNAL_PART, &shm::signal::OnSignalPart),
+        (LANE, &shm::lane::OnLane),
+        (LANE_ENDED, &shm::lane::OnLaneEnded),
     ];
     all.into_iter()
 }
