@@ -1,0 +1,156 @@
+//! Lanes: memory of a receiver into which one sender puts, round after round, and the ways to say that it has.
+//!
+//! A lane has two *sets*, which rounds use in turn: that of round `k` is the one of its parity. A set is room for values,
+//! with a flag in front of them, on the same cache line. A lane has no calls that send or receive: those are the programs
+//! that are compared. It says where things are.
+//!
+//! # When values may be overwritten
+//! The put of round `k + 2` comes where the values of round `k` have been. Nothing here waits until they have been read;
+//! whoever uses a lane knows that they have, because the receiver's part in round `k + 1` comes after, in its program, and
+//! the sender has heard of it:
+//! * by a barrier of that round, which all ranks have come to;
+//! * or by what the receiver has sent to the sender in that round, on a lane the other way.
+//!
+//! A read comes before what its rank releases later (a barrier, a strict store, a signal), and what acquires that before
+//! the puts that follow. So two sets are enough, and one is not: the sender may begin round `k + 1` while round `k` is read.
+//!
+//! The flag of a set is the number of the round whose values are there, and a set has a semaphore of its own: the signal of
+//! one round is never taken for that of the other, in whichever order a network brings them.
+
+use partage::prelude::*;
+
+/// Doubles of a cache line.
+const LINE: usize = 8;
+
+/// Where values come in.
+#[derive(Debug)]
+pub struct Inlet {
+    /// From whom.
+    pub from: Rank,
+    place: Sets,
+}
+
+/// Where values go out.
+#[derive(Debug)]
+pub struct Outlet {
+    /// To whom.
+    pub to: Rank,
+    place: Sets,
+}
+
+/// The lanes of a rank.
+#[derive(Debug)]
+pub struct Lanes {
+    /// In the order in which they were asked for.
+    pub inlets: Vec<Inlet>,
+    /// In the order in which they were asked for.
+    pub outlets: Vec<Outlet>,
+}
+
+impl Lanes {
+    /// Collective: lanes from and to these ranks, each with room for so many values. Whom one rank names as a receiver names
+    /// it as a sender, with as many values.
+    pub fn new(job: &Job, from: &[(usize, usize)], to: &[(usize, usize)]) -> partage::Result<Lanes> {
+        let (me, ranks) = (job.rank().index(), job.size());
+        // Of each rank: where it may put, by receivers.
+        let told = job.array::<GlobalPtr<f64>>(Layout::per_rank(ranks))?;
+        let mut inlets = vec![];
+        for &(from, len) in from {
+            let first = job.alloc_slice(2 * Sets::stride(len))?;
+            inlets.push(Inlet { from: Rank(from as u32), place: Sets { first, len } });
+            told.put(from * ranks + me, first);
+        }
+        job.barrier();
+        let outlet = |&(to, len): &(usize, usize)| {
+            let place = Sets { first: told.cells().get(to), len };
+            Outlet { to: Rank(to as u32), place }
+        };
+        Ok(Lanes { inlets, outlets: to.iter().map(outlet).collect() })
+    }
+
+    /// Collective: frees them.
+    pub fn free(self, job: &Job) {
+        job.barrier();
+        self.inlets.into_iter().for_each(|inlet| job.free(inlet.place.first));
+    }
+}
+
+impl Inlet {
+    /// The values of round `k`.
+    #[inline]
+    pub fn values(&self, k: u64) -> GlobalPtr<f64> {
+        self.place.values(k)
+    }
+
+    /// Their flag: `k`, when they have come.
+    #[inline]
+    pub fn flag(&self, k: u64) -> GlobalPtr<u64> {
+        self.place.flag(k)
+    }
+}
+
+impl Outlet {
+    /// Where the values of round `k` go.
+    #[inline]
+    pub fn values(&self, k: u64) -> GlobalPtr<f64> {
+        self.place.values(k)
+    }
+
+    /// Their flag.
+    #[inline]
+    pub fn flag(&self, k: u64) -> GlobalPtr<u64> {
+        self.place.flag(k)
+    }
+}
+
+/// Two times a flag and values, in the receiver's memory.
+#[derive(Clone, Copy, Debug)]
+struct Sets {
+    first: GlobalPtr<f64>,
+    len: usize,
+}
+
+impl Sets {
+    /// From one set to the other.
+    fn stride(len: usize) -> usize {
+        (1 + len).next_multiple_of(LINE)
+    }
+
+    #[inline]
+    fn flag(self, k: u64) -> GlobalPtr<u64> {
+        self.first.add((k % 2) as usize * Sets::stride(self.len)).cast()
+    }
+
+    #[inline]
+    fn values(self, k: u64) -> GlobalPtr<f64> {
+        self.flag(k).add(1).cast()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each rank has a lane to the next, of a length that differs.
+    #[test]
+    fn both_ends_mean_the_same_place() {
+        partage::test(5, |job| {
+            let me = job.rank().index();
+            let (left, right) = (job.neighbor(-1).index(), job.neighbor(1).index());
+            let lanes = Lanes::new(job, &[(left, left + 1)], &[(right, me + 1)]).unwrap();
+            let (inlet, outlet) = (&lanes.inlets[0], &lanes.outlets[0]);
+            assert_eq!((inlet.from, outlet.to), (job.neighbor(-1), job.neighbor(1)));
+            let mut got = vec![0.0; left + 1];
+            for k in 1..=6 {
+                outlet.values(k).put_slice(job, &vec![(100 * k) as f64 + me as f64; me + 1]);
+                outlet.flag(k).at(job).strict().store(k);
+                job.wait_until(|| inlet.flag(k).at(job).strict().load() == k);
+                inlet.values(k).get_slice(job, &mut got);
+                assert_eq!(got, vec![(100 * k) as f64 + left as f64; left + 1]);
+                job.barrier();
+            }
+            assert!(inlet.values(1) != inlet.values(2) && inlet.values(1) == inlet.values(3));
+            lanes.free(job);
+        });
+    }
+}
