@@ -46,11 +46,12 @@ pub struct Variant {
 
 impl Variant {
     /// Those that are compared.
-    pub const ALL: [Variant; 4] = [
+    pub const ALL: [Variant; 5] = [
         Variant { products: Sync::Barrier, sums: Way::Flag },
         Variant { products: Sync::StartedBarrier, sums: Way::Flag },
         Variant { products: Sync::Flag, sums: Way::Flag },
         Variant { products: Sync::StartedFlag, sums: Way::Flag },
+        Variant { products: Sync::Signal, sums: Way::Signal },
     ];
 }
 

@@ -18,6 +18,7 @@
 //! one round is never taken for that of the other, in whichever order a network brings them.
 
 use partage::prelude::*;
+use partage::signal::Flavor;
 
 /// Doubles of a cache line.
 const LINE: usize = 8;
@@ -28,6 +29,7 @@ pub struct Inlet {
     /// From whom.
     pub from: Rank,
     place: Sets,
+    semaphores: [Semaphore; 2],
 }
 
 /// Where values go out.
@@ -36,6 +38,7 @@ pub struct Outlet {
     /// To whom.
     pub to: Rank,
     place: Sets,
+    signals: [Signal; 2],
 }
 
 /// The lanes of a rank.
@@ -52,18 +55,22 @@ impl Lanes {
     /// it as a sender, with as many values.
     pub fn new(job: &Job, from: &[(usize, usize)], to: &[(usize, usize)]) -> partage::Result<Lanes> {
         let (me, ranks) = (job.rank().index(), job.size());
-        // Of each rank: where it may put, by receivers.
-        let told = job.array::<GlobalPtr<f64>>(Layout::per_rank(ranks))?;
+        // Of each rank: where it may put, by receivers, and what it then signals.
+        let places = job.array::<GlobalPtr<f64>>(Layout::per_rank(ranks))?;
+        let signals = job.array::<[Signal; 2]>(Layout::per_rank(ranks))?;
+        let flavor = Flavor { single_producer: true, single_consumer: true, ..Default::default() };
         let mut inlets = vec![];
         for &(from, len) in from {
             let first = job.alloc_slice(2 * Sets::stride(len))?;
-            inlets.push(Inlet { from: Rank(from as u32), place: Sets { first, len } });
-            told.put(from * ranks + me, first);
+            let semaphores = [job.semaphore_with(flavor)?, job.semaphore_with(flavor)?];
+            places.put(from * ranks + me, first);
+            signals.put(from * ranks + me, [semaphores[0].signal(), semaphores[1].signal()]);
+            inlets.push(Inlet { from: Rank(from as u32), place: Sets { first, len }, semaphores });
         }
         job.barrier();
         let outlet = |&(to, len): &(usize, usize)| {
-            let place = Sets { first: told.cells().get(to), len };
-            Outlet { to: Rank(to as u32), place }
+            let place = Sets { first: places.cells().get(to), len };
+            Outlet { to: Rank(to as u32), place, signals: signals.cells().get(to) }
         };
         Ok(Lanes { inlets, outlets: to.iter().map(outlet).collect() })
     }
@@ -87,6 +94,12 @@ impl Inlet {
     pub fn flag(&self, k: u64) -> GlobalPtr<u64> {
         self.place.flag(k)
     }
+
+    /// Their semaphore.
+    #[inline]
+    pub fn semaphore(&self, k: u64) -> &Semaphore {
+        &self.semaphores[(k % 2) as usize]
+    }
 }
 
 impl Outlet {
@@ -100,6 +113,12 @@ impl Outlet {
     #[inline]
     pub fn flag(&self, k: u64) -> GlobalPtr<u64> {
         self.place.flag(k)
+    }
+
+    /// Their semaphore.
+    #[inline]
+    pub fn signal(&self, k: u64) -> Signal {
+        self.signals[(k % 2) as usize]
     }
 }
 
@@ -142,9 +161,15 @@ mod tests {
             assert_eq!((inlet.from, outlet.to), (job.neighbor(-1), job.neighbor(1)));
             let mut got = vec![0.0; left + 1];
             for k in 1..=6 {
-                outlet.values(k).put_slice(job, &vec![(100 * k) as f64 + me as f64; me + 1]);
-                outlet.flag(k).at(job).strict().store(k);
-                job.wait_until(|| inlet.flag(k).at(job).strict().load() == k);
+                let values = vec![(100 * k) as f64 + me as f64; me + 1];
+                if k < 4 {
+                    outlet.values(k).put_slice(job, &values);
+                    outlet.flag(k).at(job).strict().store(k);
+                    job.wait_until(|| inlet.flag(k).at(job).strict().load() == k);
+                } else {
+                    outlet.values(k).put_signal(job, &values, outlet.signal(k), 1);
+                    inlet.semaphore(k).wait();
+                }
                 inlet.values(k).get_slice(job, &mut got);
                 assert_eq!(got, vec![(100 * k) as f64 + left as f64; left + 1]);
                 job.barrier();

@@ -47,11 +47,13 @@ pub enum Sync {
     Flag,
     /// The same, with puts under way during the computation, and flags during the rest of it.
     StartedFlag,
+    /// A put that signals a semaphore when it has arrived.
+    Signal,
 }
 
 impl Sync {
     /// All of them.
-    pub const ALL: [Sync; 4] = [Sync::Barrier, Sync::StartedBarrier, Sync::Flag, Sync::StartedFlag];
+    pub const ALL: [Sync; 5] = [Sync::Barrier, Sync::StartedBarrier, Sync::Flag, Sync::StartedFlag, Sync::Signal];
 
     /// How many lines of this file only this way needs, without those that take the time.
     pub fn lines(self) -> usize {
@@ -66,6 +68,7 @@ impl fmt::Display for Sync {
             Sync::StartedBarrier => "non-blocking put + barrier",
             Sync::Flag => "put + strict flag",
             Sync::StartedFlag => "non-blocking put + strict flag",
+            Sync::Signal => "put_signal",
         })
     }
 }
@@ -149,6 +152,7 @@ impl<'j> Spmv<'j> {
             Sync::StartedBarrier => self.by_started_barrier(self.rounds, x, y, clock),
             Sync::Flag => self.by_flag(self.rounds, x, y, clock),
             Sync::StartedFlag => self.by_started_flag(self.rounds, x, y, clock),
+            Sync::Signal => self.by_signal(self.rounds, x, y, clock),
         }
     }
 
@@ -240,6 +244,29 @@ impl<'j> Spmv<'j> {
             for ((incoming, inlet), come) in part.incoming.iter().zip(inlets).zip(come) {
                 let flag = inlet.flag(k).at(job).strict();
                 job.wait_until(|| flag.load() == k);
+                inlet.values(k).get_slice(job, come);
+                clock.lap(Doing::Wait);
+                incoming.block.add(come, y);
+                clock.lap(Doing::Compute);
+            }
+        });
+        clock.lap(Doing::Send);
+    }
+    // lines: end
+
+    // lines: Signal
+    fn by_signal(&mut self, k: u64, x: &[f64], y: &mut [f64], clock: &mut Clock) {
+        let Spmv { job, part, inlets, outlets, packed, come, .. } = self;
+        job.scope(|s| {
+            for ((outgoing, outlet), packed) in part.outgoing.iter().zip(outlets).zip(packed) {
+                pack(x, &outgoing.rows, packed);
+                drop(s.put_signal_ptr(outlet.values(k), packed, outlet.signal(k), 1));
+            }
+            clock.lap(Doing::Send);
+            part.diagonal.multiply(x, y);
+            clock.lap(Doing::Compute);
+            for ((incoming, inlet), come) in part.incoming.iter().zip(inlets).zip(come) {
+                inlet.semaphore(k).wait();
                 inlet.values(k).get_slice(job, come);
                 clock.lap(Doing::Wait);
                 incoming.block.add(come, y);

@@ -40,11 +40,13 @@ use std::fmt;
 pub enum Way {
     /// A put that has arrived, then a strict store to a flag, which the other loads strictly.
     Flag,
+    /// A put that signals a semaphore, which the other waits for.
+    Signal,
 }
 
 impl Way {
     /// All of them.
-    pub const ALL: [Way; 1] = [Way::Flag];
+    pub const ALL: [Way; 2] = [Way::Flag, Way::Signal];
 
     #[inline]
     fn give(self, job: &Job, k: u64, outlet: &Outlet, values: &[f64]) {
@@ -53,6 +55,7 @@ impl Way {
                 outlet.values(k).put_slice(job, values);
                 outlet.flag(k).at(job).strict().store(k);
             }
+            Way::Signal => outlet.values(k).put_signal(job, values, outlet.signal(k), 1),
         }
     }
 
@@ -63,6 +66,7 @@ impl Way {
                 let flag = inlet.flag(k).at(job).strict();
                 job.wait_until(|| flag.load() == k);
             }
+            Way::Signal => inlet.semaphore(k).wait(),
         }
         inlet.values(k).get_slice(job, values);
     }
@@ -72,6 +76,7 @@ impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Way::Flag => "put + strict flag",
+            Way::Signal => "put_signal",
         })
     }
 }
