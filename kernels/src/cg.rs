@@ -31,6 +31,7 @@ use crate::trees::{AllReduce, Way};
 use partage::prelude::*;
 use std::fmt;
 use std::iter;
+use std::ops::Range;
 
 /// How far results may differ that were added up in another order, as a part of their length.
 pub const TOLERANCE: f64 = 1e-8;
@@ -87,6 +88,11 @@ impl<'j> Solver<'j> {
     pub fn free(self) {
         self.a.free();
         self.sums.free();
+    }
+
+    /// The rows of this rank.
+    pub fn rows(&self) -> Range<usize> {
+        self.a.rows()
     }
 
     /// This rank's part of the solution.

@@ -1,8 +1,8 @@
 //! Lanes: memory of a receiver into which one sender puts, round after round, and the ways to say that it has.
 //!
 //! A lane has two *sets*, which rounds use in turn: that of round `k` is the one of its parity. A set is room for values,
-//! with a flag in front of them, on the same cache line. A lane has no calls that send or receive: those are the programs
-//! that are compared. It says where things are.
+//! with a flag in front of them, on the same cache line, and a semaphore. A lane has no calls that send or receive: those
+//! are the programs that are compared. It says where things are.
 //!
 //! # When values may be overwritten
 //! The put of round `k + 2` comes where the values of round `k` have been. Nothing here waits until they have been read;
@@ -14,14 +14,21 @@
 //! A read comes before what its rank releases later (a barrier, a strict store, a signal), and what acquires that before
 //! the puts that follow. So two sets are enough, and one is not: the sender may begin round `k + 1` while round `k` is read.
 //!
+//! # Flags
+//! A store wakes nobody. Who waits for a flag [looks at it](Inlet::wait_for_flag) again and again, and serves others
+//! meanwhile; after a while it waits as others do, which may sleep for a tenth of a second, and ends with the job.
+//!
 //! The flag of a set is the number of the round whose values are there, and a set has a semaphore of its own: the signal of
 //! one round is never taken for that of the other, in whichever order a network brings them.
 
 use partage::prelude::*;
 use partage::signal::Flavor;
+use std::time::{Duration, Instant};
 
 /// Doubles of a cache line.
 const LINE: usize = 8;
+/// How long a rank looks at a flag before it may sleep.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Where values come in.
 #[derive(Debug)]
@@ -95,6 +102,25 @@ impl Inlet {
         self.place.flag(k)
     }
 
+    /// Waits until the flag of round `k` says so, by strict loads.
+    #[inline]
+    #[track_caller]
+    pub fn wait_for_flag(&self, job: &Job, k: u64) {
+        let flag = self.flag(k).at(job).strict();
+        if flag.load() != k {
+            let start = Instant::now();
+            while start.elapsed() < PATIENCE {
+                for _ in 0..64 {
+                    job.poll();
+                    if flag.load() == k {
+                        return;
+                    }
+                }
+            }
+            job.wait_until(|| flag.load() == k);
+        }
+    }
+
     /// Their semaphore.
     #[inline]
     pub fn semaphore(&self, k: u64) -> &Semaphore {
@@ -165,7 +191,7 @@ mod tests {
                 if k < 4 {
                     outlet.values(k).put_slice(job, &values);
                     outlet.flag(k).at(job).strict().store(k);
-                    job.wait_until(|| inlet.flag(k).at(job).strict().load() == k);
+                    inlet.wait_for_flag(job, k);
                 } else {
                     outlet.values(k).put_signal(job, &values, outlet.signal(k), 1);
                     inlet.semaphore(k).wait();

@@ -5,7 +5,7 @@
 //!
 //! * [`gups`]: random updates of a table. Program: `gups`.
 //! * [`spmv`], [`cg`], [`trees`]: what it costs to know that values have come, in a sparse matrix-vector product, in
-//!   conjugate gradients, and in trees of ranks. Program: `study`. [`stencil`] has the
+//!   conjugate gradients, and in trees of ranks. Program: `study`, whose figures [`study`] takes. [`stencil`] has the
 //!   matrices, [`lanes`] the memory through which ranks speak, [`clock`] the time.
 
 #![forbid(unsafe_code)]
@@ -16,4 +16,5 @@ pub mod gups;
 pub mod lanes;
 pub mod spmv;
 pub mod stencil;
+pub mod study;
 pub mod trees;

@@ -214,8 +214,7 @@ impl<'j> Spmv<'j> {
         part.diagonal.multiply(x, y);
         clock.lap(Doing::Compute);
         for ((incoming, inlet), come) in part.incoming.iter().zip(inlets).zip(come) {
-            let flag = inlet.flag(k).at(job).strict();
-            job.wait_until(|| flag.load() == k);
+            inlet.wait_for_flag(job, k);
             inlet.values(k).get_slice(job, come);
             clock.lap(Doing::Wait);
             incoming.block.add(come, y);
@@ -242,8 +241,7 @@ impl<'j> Spmv<'j> {
             }
             clock.lap(Doing::Send);
             for ((incoming, inlet), come) in part.incoming.iter().zip(inlets).zip(come) {
-                let flag = inlet.flag(k).at(job).strict();
-                job.wait_until(|| flag.load() == k);
+                inlet.wait_for_flag(job, k);
                 inlet.values(k).get_slice(job, come);
                 clock.lap(Doing::Wait);
                 incoming.block.add(come, y);

@@ -62,10 +62,7 @@ impl Way {
     #[inline]
     fn take(self, job: &Job, k: u64, inlet: &Inlet, values: &mut [f64]) {
         match self {
-            Way::Flag => {
-                let flag = inlet.flag(k).at(job).strict();
-                job.wait_until(|| flag.load() == k);
-            }
+            Way::Flag => inlet.wait_for_flag(job, k),
             Way::Signal => inlet.semaphore(k).wait(),
         }
         inlet.values(k).get_slice(job, values);
