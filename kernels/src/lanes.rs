@@ -27,7 +27,9 @@ use std::time::{Duration, Instant};
 
 /// Doubles of a cache line.
 const LINE: usize = 8;
-/// How long a rank looks at a flag before it may sleep.
+/// How often a rank looks at a flag before it lets others have the core, which may be the sender's too.
+const LOOKS: usize = 256;
+/// How long it does so before it may sleep.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Where values come in.
@@ -110,12 +112,13 @@ impl Inlet {
         if flag.load() != k {
             let start = Instant::now();
             while start.elapsed() < PATIENCE {
-                for _ in 0..64 {
+                for _ in 0..LOOKS {
                     job.poll();
                     if flag.load() == k {
                         return;
                     }
                 }
+                std::thread::yield_now();
             }
             job.wait_until(|| flag.load() == k);
         }

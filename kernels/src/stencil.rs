@@ -104,8 +104,11 @@ pub struct Csr {
 }
 
 impl Csr {
-    fn new() -> Csr {
-        Csr { starts: vec![0], columns: vec![], values: vec![] }
+    /// None yet, and room for so many rows and values.
+    fn with_capacity(rows: usize, nonzeros: usize) -> Csr {
+        let mut starts = Vec::with_capacity(rows + 1);
+        starts.push(0);
+        Csr { starts, columns: Vec::with_capacity(nonzeros), values: Vec::with_capacity(nonzeros) }
     }
 
     fn push(&mut self, column: usize, value: f64) {
@@ -192,7 +195,7 @@ impl Part {
         let start = |rank: usize| (grid.points() as u128 * rank as u128 / ranks as u128) as usize;
         let starts: Vec<usize> = (0..=ranks).map(start).collect();
         let rows = start(rank)..start(rank + 1);
-        let mut diagonal = Csr::new();
+        let mut diagonal = Csr::with_capacity(rows.len(), rows.len() * grid.stencil());
         // Of each peer: row of mine, column of its, value.
         let mut others: BTreeMap<usize, Vec<(u32, usize, f64)>> = BTreeMap::new();
         for i in rows.clone() {
@@ -219,7 +222,9 @@ impl Part {
 
 fn incoming(from: usize, entries: &[(u32, usize, f64)]) -> Incoming {
     let columns = once_each(entries.iter().map(|e| e.1));
-    let mut block = Block { rows: once_each(entries.iter().map(|e| e.0)), values: Csr::new() };
+    let rows = once_each(entries.iter().map(|e| e.0));
+    let values = Csr::with_capacity(rows.len(), entries.len());
+    let mut block = Block { rows, values };
     for row in entries.chunk_by(|a, b| a.0 == b.0) {
         for &(_, j, value) in row {
             block.values.push(columns.binary_search(&j).expect("one of them"), value);
