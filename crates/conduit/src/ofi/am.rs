@@ -38,6 +38,8 @@ use std::time::{Duration, Instant};
 
 /// Messages of one net that a rank may have under way to a process.
 pub const WINDOW: u32 = 128;
+/// So many messages that have ended are not kept from their sources.
+pub(super) const UNTOLD: u32 = WINDOW / 8;
 /// The longest message.
 pub const LONGEST: usize = size_of::<Head>() + ARGS + LARGE;
 /// Receive buffers. What comes when all are in use waits in the network.
@@ -366,6 +368,7 @@ impl Net {
         let at = self.account(net, target, source);
         let account = &self.accounts[at];
         account.ended.fetch_add(n, AcqRel);
+        self.untold.fetch_add(n, Relaxed);
         if !account.listed.swap(true, AcqRel) {
             self.owing.lock().unwrap_or_else(PoisonError::into_inner).push(at);
             self.owed.fetch_add(1, Release);
@@ -379,6 +382,7 @@ impl Net {
         }
         let owing = std::mem::take(&mut *self.owing.lock().unwrap_or_else(PoisonError::into_inner));
         self.owed.fetch_sub(owing.len(), Relaxed);
+        self.untold.store(0, Relaxed);
         let each = self.extents.len();
         for at in owing {
             let (account, source) = (&self.accounts[at], at % each);

@@ -175,6 +175,8 @@ pub struct Net {
     /// Which of them are to be told.
     owing: Mutex<Vec<usize>>,
     owed: AtomicUsize,
+    /// How many messages have ended since sources were told; about.
+    untold: AtomicU32,
     /// Held by whoever reads the completion queue: what comes is put into order under it.
     reading: Mutex<Early>,
     /// Where messages are received.
@@ -331,6 +333,7 @@ impl Net {
             accounts: (0..count * (1 + mine.len())).map(|_| Account::default()).collect(),
             owing: Mutex::default(),
             owed: AtomicUsize::new(0),
+            untold: AtomicU32::new(0),
             reading: Mutex::default(),
             buffers: (0..am::BUFFERS).map(Buffer::new).collect(),
             idle_buffers: Mutex::new((0..am::BUFFERS).collect()),

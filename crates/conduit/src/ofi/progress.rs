@@ -18,7 +18,7 @@
 //! died, and the launcher says so and ends this one; if it has not within a second and a half, this process ends the job
 //! itself, with what the network said.
 
-use super::am::{Early, Message, OF_BOUNCE, OF_BUFFER, OF_OP};
+use super::am::{self, Early, Message, OF_BOUNCE, OF_BUFFER, OF_OP};
 use super::endpoint::Entry;
 use super::{Net, Seat, one_more};
 use crate::shm::Node;
@@ -59,7 +59,7 @@ impl Net {
             }
         };
         self.deal_with(node, found, early);
-        self.settle(node);
+        self.settle_some(node);
         true
     }
 
@@ -82,9 +82,19 @@ impl Net {
 
     /// Posts and sends what could not be before; true if something was sent. Whoever waits for room tries again.
     fn settle(&self, node: &Node) -> bool {
+        let sent = self.settle_some(node);
+        self.tell_ended(node.ranks());
+        sent
+    }
+
+    /// The same, but sources are told of a few messages that have ended at the next look that finds nothing: a rank that has got
+    /// what it waits for answers first.
+    fn settle_some(&self, node: &Node) -> bool {
         self.post_buffers();
         let sent = self.send_kept();
-        self.tell_ended(node.ranks());
+        if self.untold.load(Relaxed) >= am::UNTOLD {
+            self.tell_ended(node.ranks());
+        }
         if self.hungry.load(Relaxed) && self.hungry.swap(false, Relaxed) {
             node.mine().for_each(|rank| node.ring(node.ranks().near(rank)));
         }
