@@ -36,10 +36,12 @@ use crate::array::SharedArray;
 use crate::error::{Error, Result};
 use crate::job::{Inner, Job};
 use crate::ptr::GlobalPtr;
-use crate::scope::{Event, Scope};
+use crate::scope::{Event, Scope, Transfer};
 use crate::team::Rank;
 use bytemuck::{Pod, Zeroable};
 use partage_conduit::contract::{At, Conduit, Half};
+use partage_conduit::ofi;
+use partage_conduit::ofi::rma::Started;
 use partage_conduit::record::Site;
 use partage_conduit::shm::am::Reference;
 use partage_conduit::shm::signal::{Reached, Said};
@@ -412,8 +414,9 @@ impl<T: Pod> SharedArray<T> {
     #[track_caller]
     pub fn store_signal(&self, i: usize, values: Vec<T>, signal: Signal, n: u32) -> Event<'_, Vec<T>> {
         let at = self.place_on_one("store_signal", i, values.len(), signal);
-        self.inner.put_signal("store_signal", at, bytemuck::cast_slice(&values), signal, n);
-        Event::ready(values)
+        // SAFETY: the event keeps the values until then, or whoever drops it does, and nobody writes to them.
+        let started = unsafe { self.inner.start_signal("store_signal", at, bytemuck::cast_slice(&values), signal, n) };
+        Event::owned(started, values)
     }
 
     /// Where elements are, all of which lie on the rank that has the semaphore.
@@ -467,19 +470,24 @@ impl<T: Pod> GlobalPtr<T> {
     #[inline(always)]
     #[track_caller]
     pub fn put_signal(self, job: &Job, src: &[T], signal: Signal, n: u32) {
-        self.put_signal_for(job, "put_signal", src, signal, n);
+        let at = self.place_for_signal(job, "put_signal", src, signal);
+        job.all().inner.put_signal("put_signal", at, bytemuck::cast_slice(src), signal, n);
     }
 
     /// The same without waiting until the source may be used again; see [`SharedArray::store_signal`].
     #[track_caller]
     pub fn store_signal(self, job: &Job, values: Vec<T>, signal: Signal, n: u32) -> Event<'static, Vec<T>> {
-        self.put_signal_for(job, "store_signal", &values, signal, n);
-        Event::ready(values)
+        let at = self.place_for_signal(job, "store_signal", &values, signal);
+        let (inner, bytes) = (&job.all().inner, bytemuck::cast_slice(&values));
+        // SAFETY: the event keeps the values until then, or whoever drops it does, and nobody writes to them.
+        let started = unsafe { inner.start_signal("store_signal", at, bytes, signal, n) };
+        Event::owned(started, values)
     }
 
+    /// Where this is, for values that lie on the rank that has the semaphore.
     #[inline(always)]
     #[track_caller]
-    fn put_signal_for(self, job: &Job, call: &'static str, src: &[T], signal: Signal, n: u32) {
+    fn place_for_signal(self, job: &Job, call: &'static str, src: &[T], signal: Signal) -> At {
         let at = self.place();
         if !src.is_empty() {
             if at.rank != signal.rank().0 {
@@ -489,8 +497,7 @@ impl<T: Pod> GlobalPtr<T> {
                 self.refuse(job, call, src.len());
             }
         }
-        let at = At { rank: signal.rank().0, ..at };
-        job.all().inner.put_signal(call, at, bytemuck::cast_slice(src), signal, n);
+        At { rank: signal.rank().0, ..at }
     }
 
     #[cold]
@@ -515,15 +522,20 @@ impl<'s> Scope<'s, '_> {
         signal: Signal,
         n: u32,
     ) -> Event<'s, ()> {
-        array.put_signal(i, src, signal, n);
-        Event::ready(())
+        let at = array.place_on_one("put_signal", i, src.len(), signal);
+        // SAFETY: the scope borrows `src` until its end, which completes everything that was started.
+        let started = unsafe { array.inner.start_signal("put_signal", at, bytemuck::cast_slice(src), signal, n) };
+        Event::borrowed(started, ())
     }
 
     /// The same to a pointer; see [`GlobalPtr::put_signal`].
     #[track_caller]
     pub fn put_signal_ptr<T: Pod>(&'s self, to: GlobalPtr<T>, src: &'s [T], signal: Signal, n: u32) -> Event<'s, ()> {
-        to.put_signal(self.job, src, signal, n);
-        Event::ready(())
+        let at = to.place_for_signal(self.job, "put_signal_ptr", src, signal);
+        let inner = &self.job.all().inner;
+        // SAFETY: as above.
+        let started = unsafe { inner.start_signal("put_signal_ptr", at, bytemuck::cast_slice(src), signal, n) };
+        Event::borrowed(started, ())
     }
 }
 
@@ -538,13 +550,45 @@ impl Inner {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn put_signal(self: &Rc<Self>, call: &'static str, at: At, src: &[u8], signal: Signal, n: u32) {
+        if !self.put_signal_near(call, at, src, signal, n) {
+            self.put_signal_far(call, at, src, signal, n);
+        }
+    }
+
+    /// Starts the same: what is not complete when it returns.
+    ///
+    /// # Safety
+    /// `src` is not given back or written to before that is complete.
+    #[track_caller]
+    unsafe fn start_signal(
+        self: &Rc<Self>,
+        call: &'static str,
+        at: At,
+        src: &[u8],
+        signal: Signal,
+        n: u32,
+    ) -> Option<Transfer> {
+        if self.put_signal_near(call, at, src, signal, n) {
+            return None;
+        }
+        if signal.name().is_strict() {
+            self.put_signal_far(call, at, src, signal, n);
+            return None;
+        }
+        // SAFETY: passed on to the caller.
+        let started = unsafe { self.start_signal_far(call, at, src, signal, n) };
+        (!started.is_empty()).then(|| Transfer::new(self.clone(), Site::here(call), started))
+    }
+
+    /// Writes and posts where both are mapped; false if they are not.
+    #[inline(always)]
+    #[track_caller]
+    fn put_signal_near(self: &Rc<Self>, call: &'static str, at: At, src: &[u8], signal: Signal, n: u32) -> bool {
         let name = signal.name();
         if name.is_strict() {
             self.fence_at(Site::here(call));
         }
-        let Some(semaphore) = self.semaphores.find(name) else {
-            return self.put_signal_far(call, at, src, signal, n);
-        };
+        let Some(semaphore) = self.semaphores.find(name) else { return false };
         if n > 1 && name.is_boolean() {
             self.check_signal(call, signal, n);
         }
@@ -558,12 +602,37 @@ impl Inner {
         if let Err(why) = semaphore.post(name, n, self.rank.0, name.has_one_producer()) {
             self.refuse_signal(call, signal, why);
         }
+        true
     }
 
     #[cold]
     #[inline(never)]
     #[track_caller]
     fn put_signal_far(self: &Rc<Self>, call: &'static str, at: At, src: &[u8], signal: Signal, n: u32) {
+        let site = Site::here(call);
+        // SAFETY: `src` is borrowed until this returns, which is when it is complete.
+        let started = unsafe { self.start_signal_far(call, at, src, signal, n) };
+        if !started.is_empty() {
+            self.complete_transfer(site, &started);
+        }
+        if signal.name().is_strict() {
+            self.fence_at(site);
+        }
+    }
+
+    /// # Safety
+    /// `src` is not given back or written to before what was started is complete.
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    unsafe fn start_signal_far(
+        self: &Rc<Self>,
+        call: &'static str,
+        at: At,
+        src: &[u8],
+        signal: Signal,
+        n: u32,
+    ) -> Started {
         let site = Site::here(call);
         self.check_signal(call, signal, n);
         self.is_not_over(site);
@@ -572,11 +641,12 @@ impl Inner {
         let done = match self.reference.is_forced() {
             true => {
                 self.reference.count(|c| c.reference_signals += 1);
-                Reference(&self.seat).signal(site, at, src, notice)
+                Reference(&self.seat).signal(site, at, src, notice).map(|()| Started::default())
             }
-            false => self.seat.signal(site, at, src, notice),
+            // SAFETY: passed on to the caller.
+            false => unsafe { ofi::signal::start(&self.seat, site, at, src.as_ptr(), src.len(), notice) },
         };
-        if self.unless_outside(done).is_none() {
+        let Some(started) = self.unless_outside(done) else {
             let outside = partage_conduit::contract::Outside {
                 at: at.in_half(),
                 len: src.len(),
@@ -584,10 +654,8 @@ impl Inner {
                 segment: self.seat.node().table(at.half()).len(),
             };
             panic!("{}: {call}: {outside}", self.rank);
-        }
-        if signal.name().is_strict() {
-            self.fence_at(site);
-        }
+        };
+        started
     }
 
     /// Panics if there can be no such signal, or none of `n` posts.
