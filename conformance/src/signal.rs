@@ -398,6 +398,7 @@ fn called(job: &Job) {
 fn made_again(job: &Job) {
     let many: Vec<Semaphore> = (0..1500).map(|_| job.semaphore().unwrap()).collect();
     let right = exchange(job, [many[1234].signal(), many[0].signal()])[job.neighbor(1).index()];
+    let block = job.alloc_all::<u8>(1).unwrap();
     job.post_n(right[0], 5);
     many[1234].wait_n(5);
     job.barrier();
@@ -407,11 +408,13 @@ fn made_again(job: &Job) {
         job.barrier();
         let again: Vec<Semaphore> = (0..300).map(|_| job.semaphore().unwrap()).collect();
         right.iter().for_each(|&signal| job.post(signal));
-        job.alloc_all::<u8>(1).map(|p| p.on(job.neighbor(1)).put_signal(job, &[1], right[0], 1)).unwrap();
+        block.on(job.neighbor(1)).put_signal(job, &[round], right[0], 1);
         job.quiet();
         job.barrier();
         assert!(again.iter().all(|s| s.value() == 0), "in round {round}");
+        assert_eq!(block.get(job), round, "a put it is all the same");
     }
+    job.free_all(block);
 }
 
 fn wrong(job: &Job) {

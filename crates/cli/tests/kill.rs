@@ -260,16 +260,8 @@ fn kills(hosts: Option<&Namespaces>, default: u64) {
     println!("kills: {kills} of {kills} as they should be: {summary:?}");
 }
 
-const MESSAGES: [When; 8] = [
-    When::Messages,
-    When::Calls,
-    When::Flood,
-    When::Reference,
-    When::Phases,
-    When::Locks,
-    When::Signals,
-    When::Events,
-];
+const MESSAGES: [When; 8] =
+    [When::Messages, When::Calls, When::Flood, When::Reference, When::Phases, When::Locks, When::Signals, When::Events];
 
 /// The moments that have to do with messages, arrays, locks and signals, each some times.
 #[test]
@@ -281,13 +273,7 @@ fn kills_among_messages() {
     let first = time.as_nanos() as u64 >> 10 & 0xffff_ffff;
     println!("SEED={first}");
     let mut summary = Summary::default();
-    for (i, when) in
-        MESSAGES
-            .into_iter()
-            .cycle()
-            .take(30)
-            .enumerate()
-    {
+    for (i, when) in MESSAGES.into_iter().cycle().take(30).enumerate() {
         one_kill(first + i as u64, None, Some(when), &mut summary);
     }
     println!("{summary:?}");

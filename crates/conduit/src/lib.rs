@@ -18,6 +18,7 @@
 pub mod am;
 pub mod answers;
 pub mod barrier;
+pub mod bounce;
 #[cfg(not(loom))]
 pub mod contract;
 pub mod copy;

@@ -49,10 +49,13 @@ pub(crate) const PUT_RUNS: u16 = 17;
 pub(crate) const GET_RUNS: u16 = 18;
 const ATOMICS: u16 = 19;
 /// Writes bytes, then notifies; and the same in parts.
-const SIGNAL: u16 = 20;
+pub(crate) const SIGNAL: u16 = 20;
 const SIGNAL_PART: u16 = 21;
 /// Where a process's endpoint for atomics is.
 pub(crate) const NATIVE: u16 = 24;
+/// What a number in a signal stands for, and a place for signals: see [`ofi::signal`].
+pub(crate) const TICKET: u16 = 28;
+pub(crate) const FIFO: u16 = 29;
 
 /// Tells a rank of an end of a lane; see [`shm::lane`].
 pub const LANE: u16 = 25;
@@ -68,7 +71,7 @@ pub const GRANT: u16 = 16;
 
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 22] = [
+    let all: [(u16, &'static dyn Handler); 24] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -87,6 +90,8 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (UNLOCK, &shm::lock::OnUnlock),
         (GRANT, &shm::lock::OnTold),
         (NATIVE, &ofi::atomic::OnNative),
+        (TICKET, &ofi::signal::OnTicket),
+        (FIFO, &ofi::signal::OnFifo),
         (SIGNAL, &shm::signal::OnSignal),
         (SIGNAL_PART, &shm::signal::OnSignalPart),
         (LANE, &shm::lane::OnLane),

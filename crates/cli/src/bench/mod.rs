@@ -190,7 +190,7 @@ static NETWORK: [Figure; 11] = [
 ];
 
 /// Those of `bench signal`.
-static SIGNAL: [Figure; 52] = [
+static SIGNAL: [Figure; 63] = [
     job("sig_1", 2, Procs, "ns", Limit::None, signal::near::<signal::Signaled, 1>),
     job("sig_8", 2, Procs, "ns", Ratio(1.05), signal::near::<signal::Signaled, 8>),
     job("sig_64", 2, Procs, "ns", Ratio(1.05), signal::near::<signal::Signaled, 64>),
@@ -232,9 +232,20 @@ static SIGNAL: [Figure; 52] = [
     job("am_1k_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::Message, 1024>),
     job("am_64k_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::Message, { 64 << 10 }>),
     job("sig_8_threads", 2, Threads, "ns", Limit::None, signal::near::<signal::Signaled, 8>),
+    job("slots_1", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, 1>),
+    job("slots_8", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, 8>),
+    job("slots_64", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, 64>),
+    job("slots_512", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, 512>),
+    job("slots_1k", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, 1024>),
+    job("slots_4k", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, { 4 << 10 }>),
+    job("slots_64k", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, { 64 << 10 }>),
+    job("slots_8_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::Slots, 8>),
+    job("slots_8_threads", 2, Threads, "ns", Limit::None, signal::near::<signal::Slots, 8>),
+    job("sig_stream_8", 2, Procs, "ns", Ratio(3.0), signal::stream_8),
     job("sem_stream_8", 2, Procs, "ns", Limit::None, signal::semaphore_stream),
     job("sig_ring_16", 16, Procs, "ns", Ratio(1.3), signal::ring_of_many),
     job("net_sig_8", 2, Apart, "us", Ratio(0.5), signal::far::<signal::Signaled, 8>),
+    job("net_slots_8", 2, Apart, "us", Limit::None, signal::far::<signal::Slots, 8>),
     job("net_flag_8", 2, Apart, "us", Limit::None, signal::far::<signal::Flag, 8>),
     job("net_am_8", 2, Apart, "us", Limit::None, signal::far::<signal::Message, 8>),
     job("net_sig_1k", 2, Apart, "us", Limit::None, signal::far::<signal::Signaled, 1024>),

@@ -23,6 +23,7 @@ use crate::ring::{Credit, Got, Head, Ring, Shown, WORDS};
 use crate::shm::mail::{AM, CALL, Kept, Letterbox, Mail, NETS};
 use crate::shm::progress::{Helper, Rest};
 use crate::shm::{Node, Seat};
+use crate::signal::Notice;
 use crate::sync::{full_fence, ticks_per_us};
 use crate::wait::{Aborted, Bell, Step};
 use crate::word::Atomic;
@@ -420,6 +421,11 @@ impl Seat {
         self.far.as_ref().map_or((0, 0), |far| far.transfers())
     }
 
+    /// Signals to other nodes, by their way.
+    pub fn far_signals(&self) -> ofi::signal::Counts {
+        self.far.as_ref().map_or_else(Default::default, |far| far.signals())
+    }
+
     /// Is this place on another node?
     #[inline]
     pub fn is_far(&self, at: At) -> bool {
@@ -492,6 +498,13 @@ impl Conduit for Seat {
         let (reach, at) = self.node.half(at);
         let outside = || reach.check(at, what.width.into()).err();
         reach.atomic(at, what).ok_or_else(|| outside().map_or(Failure::NotAWord, Failure::Outside))
+    }
+
+    fn signal(&self, site: Site, at: At, src: &[u8], notice: Notice) -> Result<(), Failure> {
+        match self.is_far(at) {
+            true => ofi::signal::signal(self, site, at, src, notice),
+            false => reference::signal(self, site, at, src, notice),
+        }
     }
 }
 
