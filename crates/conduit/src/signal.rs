@@ -459,24 +459,29 @@ mod models {
         });
     }
 
-    /// The same of posts that merged: the later one found the earlier one's, and who takes has both their data.
+    /// The same of posts that merged: one poster knows that the other has posted, by chance, since nothing orders the two; who takes
+    /// has both their data.
     #[test]
     fn loom_taking_acquires_from_posts_that_merged() {
-        loom::model(|| {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = model.preemption_bound.or(Some(3));
+        model.check(|| {
             let (shared, name) = shared(Flavor { boolean: true, ..Default::default() });
-            let posting = shared.clone();
-            let thread = loom::thread::spawn(move || posting.post(0, name, false));
-            // Another poster, by hand: was it the later one?
-            let merged = shared.cell.posted.fetch_or(1, AcqRel) & 1 == 1;
-            let taking = shared.clone();
-            let consumer = loom::thread::spawn(move || {
-                assert!(taking.take(true, 1, true));
-                if merged {
-                    taking.saw(0, 1);
+            let merged = Arc::new(AtomicU32::new(0));
+            let first = shared.clone();
+            let first = loom::thread::spawn(move || first.post(0, name, false));
+            let (second, says) = (shared.clone(), merged.clone());
+            let second = loom::thread::spawn(move || {
+                if second.cell.posted.load(Relaxed) == 1 {
+                    second.post(1, name, false);
+                    says.store(1, Relaxed);
                 }
             });
-            consumer.join().unwrap();
-            thread.join().unwrap();
+            if merged.load(Relaxed) == 1 && shared.take(true, 1, true) {
+                shared.saw(0, 1);
+                shared.saw(1, 1);
+            }
+            [first, second].into_iter().for_each(|t| t.join().unwrap());
         });
     }
 
