@@ -19,6 +19,7 @@ pub mod lock;
 pub mod memory;
 pub mod region;
 pub mod rpc;
+pub mod signal;
 pub mod soak;
 pub mod ways;
 
@@ -33,6 +34,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(&region::CASES)
         .chain(&atomic::CASES)
         .chain(&lock::CASES)
+        .chain(&signal::CASES)
         .chain(&am::CASES)
         .chain(&rpc::CASES)
         .chain(&ways::CASES)

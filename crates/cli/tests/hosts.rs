@@ -121,17 +121,18 @@ fn output_that_nobody_reads_for_a_while() {
         "2",
         "head",
         "-c",
-        "8000000",
+        "50000000",
         "/dev/zero",
     ]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(500));
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let memory = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")).unwrap();
-    assert!(memory.parse::<usize>().unwrap() < 14_000, "all is held in memory: {memory} kB");
+    // What is bounded is some queues of a megabyte or two, and what they were before they grew; not the hundred megabytes.
+    assert!(memory.parse::<usize>().unwrap() < 40_000, "all is held in memory: {memory} kB");
     let read = std::io::copy(&mut child.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
     assert!(child.wait().unwrap().success());
-    assert_eq!(read, 16_000_000);
+    assert_eq!(read, 100_000_000);
 }
 
 #[test]

@@ -57,6 +57,11 @@ pub(crate) const NATIVE: u16 = 24;
 pub(crate) const TICKET: u16 = 28;
 pub(crate) const FIFO: u16 = 29;
 
+/// Tells a rank of an end of a lane; see [`shm::lane`].
+pub const LANE: u16 = 25;
+/// Tells it that the end was dropped.
+pub const LANE_ENDED: u16 = 26;
+
 /// Asks for a lock; see [`shm::lock`].
 pub const LOCK: u16 = 14;
 /// Hands a lock on.
@@ -66,7 +71,7 @@ pub const GRANT: u16 = 16;
 
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 22] = [
+    let all: [(u16, &'static dyn Handler); 24] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -89,6 +94,8 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (FIFO, &ofi::signal::OnFifo),
         (SIGNAL, &shm::signal::OnSignal),
         (SIGNAL_PART, &shm::signal::OnSignalPart),
+        (LANE, &shm::lane::OnLane),
+        (LANE_ENDED, &shm::lane::OnLaneEnded),
     ];
     all.into_iter()
 }

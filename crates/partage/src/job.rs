@@ -10,6 +10,7 @@ use crate::leaks::Leaks;
 use crate::ptr::GlobalPtr;
 use crate::rpc::Calls;
 use crate::scope::Kept;
+use crate::slots::Lanes;
 use crate::team::{Rank, Team};
 use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
@@ -73,6 +74,7 @@ pub(crate) struct Inner {
     pub semaphores: Semaphores,
     /// Have signals been sent by messages since all were last waited for?
     pub signals_sent: Cell<bool>,
+    pub lanes: Lanes,
     /// Who is to do the atomics of domains.
     pub atomics: Arbiter,
     /// How often something was served.
@@ -123,6 +125,7 @@ impl Inner {
     }
 
     /// The same, but not each time: for many that ask one after the other.
+    #[inline]
     pub fn progress_at_times(self: &Rc<Self>) -> bool {
         const TIMES: u32 = 16;
         let polls = self.polls.get() + 1;
@@ -424,6 +427,7 @@ impl Job {
             leaks: Leaks::new(leaks),
             semaphores,
             signals_sent: Cell::new(false),
+            lanes: Lanes::default(),
             atomics,
             served: Cell::new(0),
             polls: Cell::new(0),
@@ -633,6 +637,7 @@ impl Job {
 
     /// Bytes of my segment that are allocated, those of arrays too; of dropped ones until the next collective allocation.
     pub fn allocated(&self) -> u64 {
+        self.all.inner.sweep_lanes();
         self.all.inner.seat.in_use()
     }
 

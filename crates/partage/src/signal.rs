@@ -39,11 +39,11 @@ use crate::ptr::GlobalPtr;
 use crate::scope::{Event, Scope, Transfer};
 use crate::team::Rank;
 use bytemuck::{Pod, Zeroable};
-use partage_conduit::contract::{At, Conduit, Half};
-use partage_conduit::ofi;
-use partage_conduit::ofi::rma::Started;
+use partage_conduit::contract::{At, Conduit, Half, Outside};
+use partage_conduit::ofi::{self, rma::Started};
 use partage_conduit::record::Site;
 use partage_conduit::shm::am::Reference;
+use partage_conduit::shm::rma::Reach;
 use partage_conduit::shm::signal::{Reached, Said};
 use partage_conduit::signal::{MOST_POSTED, Name, Notice, Refused};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -389,7 +389,10 @@ impl<T: Pod> SharedArray<T> {
     #[track_caller]
     pub fn put_signal(&self, i: usize, src: &[T], signal: Signal, n: u32) {
         let at = self.place_on_one("put_signal", i, src.len(), signal);
-        self.inner.put_signal("put_signal", at, bytemuck::cast_slice(src), signal, n);
+        let bytes = bytemuck::cast_slice(src);
+        if !self.inner.put_signal_near("put_signal", &self.inner.guarded, at.in_half(), bytes, signal, n) {
+            self.inner.put_signal("put_signal", at, bytes, signal, n);
+        }
     }
 
     /// The same without waiting until the source may be used again: the runtime has it, and waiting for the event gives it back. The
@@ -470,8 +473,12 @@ impl<T: Pod> GlobalPtr<T> {
     #[inline(always)]
     #[track_caller]
     pub fn put_signal(self, job: &Job, src: &[T], signal: Signal, n: u32) {
-        let at = self.place_for_signal(job, "put_signal", src, signal);
-        job.all().inner.put_signal("put_signal", at, bytemuck::cast_slice(src), signal, n);
+        let (inner, bytes) = (&job.all().inner, bytemuck::cast_slice(src));
+        let near = || inner.put_signal_near("put_signal", &inner.reach, self.place(), bytes, signal, n);
+        if !self.is_aligned() || !near() {
+            let at = self.place_for_signal(job, "put_signal", src, signal);
+            inner.put_signal("put_signal", at, bytes, signal, n);
+        }
     }
 
     /// The same without waiting until the source may be used again; see [`SharedArray::store_signal`].
@@ -485,7 +492,7 @@ impl<T: Pod> GlobalPtr<T> {
     }
 
     /// Where this is, for values that lie on the rank that has the semaphore.
-    #[inline(always)]
+    #[inline(never)]
     #[track_caller]
     fn place_for_signal(self, job: &Job, call: &'static str, src: &[T], signal: Signal) -> At {
         let at = self.place();
@@ -543,19 +550,40 @@ impl Inner {
     #[inline(always)]
     #[track_caller]
     fn signal(self: &Rc<Self>, call: &'static str, signal: Signal, n: u32) {
-        self.put_signal(call, At { rank: signal.rank().0, offset: 0 }, &[], signal, n);
-    }
-
-    /// Writes bytes, which lie in the half, to a place of the semaphore's rank, and posts.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn put_signal(self: &Rc<Self>, call: &'static str, at: At, src: &[u8], signal: Signal, n: u32) {
-        if !self.put_signal_near(call, at, src, signal, n) {
-            self.put_signal_far(call, at, src, signal, n);
+        let at = At { rank: signal.rank().0, offset: 0 };
+        if !self.put_signal_near(call, &self.reach, at, &[], signal, n) {
+            self.put_signal(call, at, &[], signal, n);
         }
     }
 
-    /// Starts the same: what is not complete when it returns.
+    /// Writes bytes and posts if that is all there is to do; false if nothing was done.
+    #[inline(always)]
+    #[track_caller]
+    fn put_signal_near(&self, call: &'static str, reach: &Reach, at: At, src: &[u8], signal: Signal, n: u32) -> bool {
+        let name = signal.name();
+        let Some(semaphore) = self.semaphores.find(name) else { return false };
+        let plain = !name.is_strict() && (n <= 1 || !name.is_boolean()) && at.rank == name.rank();
+        if !plain || !semaphore.cell.is(name) || (!src.is_empty() && reach.write(at, src).is_err()) {
+            return false;
+        }
+        if let Err(why) = semaphore.post(name, n, self.rank.0, name.has_one_producer()) {
+            self.refuse_signal(call, signal, why);
+        }
+        true
+    }
+
+    /// Writes bytes, which lie in their half, to a place of the semaphore's rank, and posts. They may be used again then.
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn put_signal(self: &Rc<Self>, call: &'static str, at: At, src: &[u8], signal: Signal, n: u32) {
+        // SAFETY: `src` is borrowed until this returns, which is when it is complete.
+        if let Some(transfer) = unsafe { self.start_signal(call, at, src, signal, n) } {
+            transfer.complete();
+        }
+    }
+
+    /// Starts the same: what is not complete when this returns.
     ///
     /// # Safety
     /// `src` is not given back or written to before that is complete.
@@ -568,73 +596,34 @@ impl Inner {
         signal: Signal,
         n: u32,
     ) -> Option<Transfer> {
-        if self.put_signal_near(call, at, src, signal, n) {
-            return None;
+        let (name, site) = (signal.name(), Site::here(call));
+        self.check_signal(call, signal, n);
+        if name.is_strict() {
+            self.fence_at(site);
         }
-        if signal.name().is_strict() {
-            self.put_signal_far(call, at, src, signal, n);
+        if let Some(semaphore) = self.semaphores.find(name) {
+            if !src.is_empty() {
+                let reach = if at.half() == Half::Open { &self.reach } else { &self.guarded };
+                reach.write(at.in_half(), src).expect("memory of a rank whose semaphores are mapped");
+            }
+            // The fence by which a post finds out who sleeps is what a strict one needs after it.
+            if let Err(why) = semaphore.post(name, n, self.rank.0, name.has_one_producer()) {
+                self.refuse_signal(call, signal, why);
+            }
             return None;
         }
         // SAFETY: passed on to the caller.
-        let started = unsafe { self.start_signal_far(call, at, src, signal, n) };
-        (!started.is_empty()).then(|| Transfer::new(self.clone(), Site::here(call), started))
-    }
-
-    /// Writes and posts where both are mapped; false if they are not.
-    #[inline(always)]
-    #[track_caller]
-    fn put_signal_near(self: &Rc<Self>, call: &'static str, at: At, src: &[u8], signal: Signal, n: u32) -> bool {
-        let name = signal.name();
+        let started = unsafe { self.start_signal_far(call, site, at, src, signal, n) };
         if name.is_strict() {
-            self.fence_at(Site::here(call));
-        }
-        let Some(semaphore) = self.semaphores.find(name) else { return false };
-        if n > 1 && name.is_boolean() {
-            self.check_signal(call, signal, n);
-        }
-        if !src.is_empty() {
-            let reach = if at.half() == Half::Open { &self.reach } else { &self.guarded };
-            if reach.write(at.in_half(), src).is_err() {
-                unreachable!("memory of a rank whose semaphores are mapped, and checked")
-            }
-        }
-        // The fence that a post needs to find out who sleeps is all that a strict one lacks.
-        if let Err(why) = semaphore.post(name, n, self.rank.0, name.has_one_producer()) {
-            self.refuse_signal(call, signal, why);
-        }
-        true
-    }
-
-    #[cold]
-    #[inline(never)]
-    #[track_caller]
-    fn put_signal_far(self: &Rc<Self>, call: &'static str, at: At, src: &[u8], signal: Signal, n: u32) {
-        let site = Site::here(call);
-        // SAFETY: `src` is borrowed until this returns, which is when it is complete.
-        let started = unsafe { self.start_signal_far(call, at, src, signal, n) };
-        if !started.is_empty() {
-            self.complete_transfer(site, &started);
-        }
-        if signal.name().is_strict() {
             self.fence_at(site);
         }
+        (!started.is_empty()).then(|| Transfer::new(self.clone(), site, started))
     }
 
     /// # Safety
     /// `src` is not given back or written to before what was started is complete.
-    #[cold]
-    #[inline(never)]
     #[track_caller]
-    unsafe fn start_signal_far(
-        self: &Rc<Self>,
-        call: &'static str,
-        at: At,
-        src: &[u8],
-        signal: Signal,
-        n: u32,
-    ) -> Started {
-        let site = Site::here(call);
-        self.check_signal(call, signal, n);
+    unsafe fn start_signal_far(&self, call: &str, site: Site, at: At, src: &[u8], signal: Signal, n: u32) -> Started {
         self.is_not_over(site);
         self.signals_sent.set(true);
         let notice = Notice::Post(signal.name(), n);
@@ -646,16 +635,14 @@ impl Inner {
             // SAFETY: passed on to the caller.
             false => unsafe { ofi::signal::start(&self.seat, site, at, src.as_ptr(), src.len(), notice) },
         };
-        let Some(started) = self.unless_outside(done) else {
-            let outside = partage_conduit::contract::Outside {
-                at: at.in_half(),
-                len: src.len(),
-                ranks: self.size,
-                segment: self.seat.node().table(at.half()).len(),
-            };
-            panic!("{}: {call}: {outside}", self.rank);
-        };
-        started
+        match self.unless_outside(done) {
+            Some(started) => started,
+            None => {
+                let segment = self.seat.node().table(at.half()).len();
+                let outside = Outside { at: at.in_half(), len: src.len(), ranks: self.size, segment };
+                panic!("{}: {call}: {outside}", self.rank)
+            }
+        }
     }
 
     /// Panics if there can be no such signal, or none of `n` posts.

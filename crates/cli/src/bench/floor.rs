@@ -285,6 +285,91 @@ impl<'j> Rings<'j> {
     }
 }
 
+/// Bytes that go from one rank to another, and a flag in a line of its own.
+pub struct Flagged<'j> {
+    into: &'j Parcel,
+    from: &'j Parcel,
+}
+
+#[repr(C)]
+struct Parcel {
+    flag: Line<AtomicU64>,
+    bytes: Line<UnsafeCell<[u8; 64 << 10]>>,
+}
+
+impl<'j> Flagged<'j> {
+    /// Collective: with `peer`, which names this rank.
+    pub fn new(job: &'j Job, peer: Rank) -> partage::Result<Flagged<'j>> {
+        let parcels = Everywhere::<Parcel>::new(job)?;
+        // SAFETY: an atomic, and bytes that it guards, as `send` and `receive` say.
+        let [into, from] = [peer, job.rank()].map(|receiver| unsafe { parcels.on(receiver) });
+        Ok(Flagged { into, from })
+    }
+
+    /// Copies, then sets the flag. The other has read what was there before: it has sent since.
+    #[inline(always)]
+    pub fn send(&self, src: &[u8], turn: u64) {
+        assert!(src.len() <= 64 << 10);
+        // SAFETY: inside the bytes; only this end writes them, and the other reads them when it has seen the flag.
+        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), self.into.bytes.0.get().cast(), src.len()) };
+        self.into.flag.0.store(turn, Release);
+    }
+
+    /// Waits for the flag, then copies as many bytes as there is room for.
+    #[inline(always)]
+    pub fn receive(&self, dst: &mut [u8], turn: u64) {
+        assert!(dst.len() <= 64 << 10);
+        while self.from.flag.0.load(Acquire) != turn {}
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(self.from.bytes.0.get().cast(), dst.as_mut_ptr(), dst.len()) };
+    }
+}
+
+/// A token that goes round all ranks: a word of each, which its left neighbour writes.
+pub struct Tokens<'j> {
+    mine: &'j Line<AtomicU32>,
+    right: &'j Line<AtomicU32>,
+}
+
+impl<'j> Tokens<'j> {
+    /// Collective: with the rank on the right.
+    pub fn new(job: &'j Job, right: Rank) -> partage::Result<Tokens<'j>> {
+        let words = Everywhere::<Line<AtomicU32>>::new(job)?;
+        // SAFETY: an atomic.
+        let [mine, right] = [job.rank(), right].map(|rank| unsafe { words.on(rank) });
+        Ok(Tokens { mine, right })
+    }
+
+    /// It goes round once, begun by the first; who waits sleeps in the kernel, or yields.
+    #[inline(always)]
+    pub fn go_round(&self, first: bool, turn: u32, sleeps: bool) {
+        if first {
+            self.pass(turn, sleeps);
+        }
+        loop {
+            let now = self.mine.0.load(Acquire);
+            match sleeps {
+                _ if now == turn => break,
+                // Whatever it returns, the loop looks again.
+                true => _ = futex::wait(&self.mine.0, futex::Flags::empty(), now, None),
+                false => std::thread::yield_now(),
+            }
+        }
+        if !first {
+            self.pass(turn, sleeps);
+        }
+    }
+
+    #[inline(always)]
+    fn pass(&self, turn: u32, sleeps: bool) {
+        self.right.0.store(turn, Release);
+        if sleeps {
+            // It fails for a bad address only.
+            let _ = futex::wake(&self.right.0, futex::Flags::empty(), 1);
+        }
+    }
+}
+
 /// Places in segments as `rank << 44 | offset`, and the bases to find them by: a global pointer by hand.
 pub struct Places {
     targets: Vec<u64>,

@@ -1,7 +1,7 @@
 //! `partage bench`: every figure beside its floor, which is the same thing done by hand in the same run.
 //!
-//! * [`MICRO`], [`MEMORY`], [`AM`], [`NETWORK`]: what is measured, on how many ranks, and what it may be.
-//! * [`ranks`], [`memory`], [`atomics`], [`am`], [`network`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand.
+//! * [`MICRO`], [`MEMORY`], [`AM`], [`NETWORK`], [`SIGNAL`]: what is measured, on how many ranks, and what it may be.
+//! * [`ranks`], [`memory`], [`atomics`], [`am`], [`network`], [`signal`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand.
 //! * [`measure`]: which rounds count, and what is made of them.
 //!
 //! The driver launches this program again for each figure, as the ranks of a job; rank 0 leaves its result in a file. It
@@ -15,6 +15,7 @@ mod measure;
 mod memory;
 mod network;
 mod ranks;
+mod signal;
 mod wire;
 
 use clap::{Args, Subcommand};
@@ -43,6 +44,8 @@ pub enum What {
     Am(Options),
     /// Puts, gets and messages between processes that share no memory, each beside libfabric by hand
     Network(Options),
+    /// Data with its notification, one way: put_signal, slots, flags, messages, each beside the same by hand
+    Signal(Options),
 }
 
 impl What {
@@ -52,6 +55,7 @@ impl What {
             What::Memory(options) => (&MEMORY, options),
             What::Am(options) => (&AM, options),
             What::Network(options) => (&NETWORK, options),
+            What::Signal(options) => (&SIGNAL, options),
         }
     }
 }
@@ -183,6 +187,73 @@ static NETWORK: [Figure; 11] = [
     job("net_fetch_add", 2, Apart, "us", Limit::Ratio(1.2), network::fetch_add),
     job("net_atomic_native", 2, Apart, "us", Limit::None, network::atomic_native),
     job("net_put_busy_target", 2, Apart, "us", Limit::Value(100.0), network::put_busy_target).most(9),
+];
+
+/// Those of `bench signal`.
+static SIGNAL: [Figure; 63] = [
+    job("sig_1", 2, Procs, "ns", Limit::None, signal::near::<signal::Signaled, 1>),
+    job("sig_8", 2, Procs, "ns", Ratio(1.05), signal::near::<signal::Signaled, 8>),
+    job("sig_64", 2, Procs, "ns", Ratio(1.05), signal::near::<signal::Signaled, 64>),
+    job("sig_512", 2, Procs, "ns", Limit::None, signal::near::<signal::Signaled, 512>),
+    job("sig_1k", 2, Procs, "ns", Ratio(1.05), signal::near::<signal::Signaled, 1024>),
+    job("sig_4k", 2, Procs, "ns", Limit::None, signal::near::<signal::Signaled, { 4 << 10 }>),
+    job("sig_64k", 2, Procs, "ns", Limit::None, signal::near::<signal::Signaled, { 64 << 10 }>),
+    job("strict_flag_1", 2, Procs, "ns", Limit::None, signal::near::<signal::StrictFlag, 1>),
+    job("strict_flag_8", 2, Procs, "ns", Limit::None, signal::near::<signal::StrictFlag, 8>),
+    job("strict_flag_64", 2, Procs, "ns", Limit::None, signal::near::<signal::StrictFlag, 64>),
+    job("strict_flag_512", 2, Procs, "ns", Limit::None, signal::near::<signal::StrictFlag, 512>),
+    job("strict_flag_1k", 2, Procs, "ns", Limit::None, signal::near::<signal::StrictFlag, 1024>),
+    job("strict_flag_4k", 2, Procs, "ns", Limit::None, signal::near::<signal::StrictFlag, { 4 << 10 }>),
+    job("strict_flag_64k", 2, Procs, "ns", Limit::None, signal::near::<signal::StrictFlag, { 64 << 10 }>),
+    job("flag_1", 2, Procs, "ns", Limit::None, signal::near::<signal::Flag, 1>),
+    job("flag_8", 2, Procs, "ns", Limit::None, signal::near::<signal::Flag, 8>),
+    job("flag_64", 2, Procs, "ns", Limit::None, signal::near::<signal::Flag, 64>),
+    job("flag_512", 2, Procs, "ns", Limit::None, signal::near::<signal::Flag, 512>),
+    job("flag_1k", 2, Procs, "ns", Limit::None, signal::near::<signal::Flag, 1024>),
+    job("flag_4k", 2, Procs, "ns", Limit::None, signal::near::<signal::Flag, { 4 << 10 }>),
+    job("flag_64k", 2, Procs, "ns", Limit::None, signal::near::<signal::Flag, { 64 << 10 }>),
+    job("am_1", 2, Procs, "ns", Limit::None, signal::near::<signal::Message, 1>),
+    job("am_8", 2, Procs, "ns", Limit::None, signal::near::<signal::Message, 8>),
+    job("am_64", 2, Procs, "ns", Limit::None, signal::near::<signal::Message, 64>),
+    job("am_512", 2, Procs, "ns", Limit::None, signal::near::<signal::Message, 512>),
+    job("am_1k", 2, Procs, "ns", Limit::None, signal::near::<signal::Message, 1024>),
+    job("am_4k", 2, Procs, "ns", Limit::None, signal::near::<signal::Message, { 4 << 10 }>),
+    job("am_64k", 2, Procs, "ns", Limit::None, signal::near::<signal::Message, { 64 << 10 }>),
+    job("sig_8_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::Signaled, 8>),
+    job("sig_1k_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::Signaled, 1024>),
+    job("sig_64k_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::Signaled, { 64 << 10 }>),
+    job("strict_flag_8_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::StrictFlag, 8>),
+    job("strict_flag_1k_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::StrictFlag, 1024>),
+    job("strict_flag_64k_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::StrictFlag, { 64 << 10 }>),
+    job("flag_8_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::Flag, 8>),
+    job("flag_1k_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::Flag, 1024>),
+    job("flag_64k_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::Flag, { 64 << 10 }>),
+    job("am_8_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::Message, 8>),
+    job("am_1k_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::Message, 1024>),
+    job("am_64k_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::Message, { 64 << 10 }>),
+    job("sig_8_threads", 2, Threads, "ns", Limit::None, signal::near::<signal::Signaled, 8>),
+    job("slots_1", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, 1>),
+    job("slots_8", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, 8>),
+    job("slots_64", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, 64>),
+    job("slots_512", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, 512>),
+    job("slots_1k", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, 1024>),
+    job("slots_4k", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, { 4 << 10 }>),
+    job("slots_64k", 2, Procs, "ns", Limit::None, signal::near::<signal::Slots, { 64 << 10 }>),
+    job("slots_8_unread", 2, Procs, "ns", Limit::None, signal::near_unread::<signal::Slots, 8>),
+    job("slots_8_threads", 2, Threads, "ns", Limit::None, signal::near::<signal::Slots, 8>),
+    job("sig_stream_8", 2, Procs, "ns", Ratio(3.0), signal::stream_8),
+    job("sem_stream_8", 2, Procs, "ns", Limit::None, signal::semaphore_stream),
+    job("sig_ring_16", 16, Procs, "ns", Ratio(1.3), signal::ring_of_many),
+    job("net_sig_8", 2, Apart, "us", Ratio(0.5), signal::far::<signal::Signaled, 8>),
+    job("net_slots_8", 2, Apart, "us", Limit::None, signal::far::<signal::Slots, 8>),
+    job("net_flag_8", 2, Apart, "us", Limit::None, signal::far::<signal::Flag, 8>),
+    job("net_am_8", 2, Apart, "us", Limit::None, signal::far::<signal::Message, 8>),
+    job("net_sig_1k", 2, Apart, "us", Limit::None, signal::far::<signal::Signaled, 1024>),
+    job("net_flag_1k", 2, Apart, "us", Limit::None, signal::far::<signal::Flag, 1024>),
+    job("net_am_1k", 2, Apart, "us", Limit::None, signal::far::<signal::Message, 1024>),
+    job("net_sig_64k", 2, Apart, "us", Limit::None, signal::far::<signal::Signaled, { 64 << 10 }>),
+    job("net_flag_64k", 2, Apart, "us", Limit::None, signal::far::<signal::Flag, { 64 << 10 }>),
+    job("net_am_64k", 2, Apart, "us", Limit::None, signal::far::<signal::Message, { 64 << 10 }>),
 ];
 
 const COLD_BUILD: &str = "cold_build";
@@ -548,7 +619,7 @@ pub fn rank(options: RankOptions) -> i32 {
             }
         }
         name => {
-            let figure = MICRO.iter().chain(&MEMORY).chain(&AM).chain(&NETWORK).find(|f| f.name == name);
+            let figure = MICRO.iter().chain(&MEMORY).chain(&AM).chain(&NETWORK).chain(&SIGNAL).find(|f| f.name == name);
             let Some(How::Job { what, mapping, .. }) = figure.map(|f| f.how) else {
                 eprintln!("partage: no job measures {name}");
                 return 2;
@@ -586,7 +657,8 @@ mod tests {
 
     #[test]
     fn figures_have_names_of_their_own() {
-        let mut names: Vec<&str> = MICRO.iter().chain(&MEMORY).chain(&AM).chain(&NETWORK).map(|f| f.name).collect();
+        let mut names: Vec<&str> =
+            MICRO.iter().chain(&MEMORY).chain(&AM).chain(&NETWORK).chain(&SIGNAL).map(|f| f.name).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|two| two[0] != two[1]));
     }
