@@ -223,7 +223,9 @@ pub unsafe fn start(
     notice: Notice,
 ) -> Result<Started, Failure> {
     let (far, net) = seat.beyond();
-    if len >= net.signals.data_from
+    // What is stored is another thing each time, as a rule.
+    let may_be_data = len >= net.signals.data_from && !matches!(notice, Notice::Store { .. });
+    if may_be_data
         && net.remote(seat.node().ranks(), at).1 >= len as u64
         && let Some(ticket) = far.ticket(seat, site, net, at.rank, notice)?
     {
