@@ -92,7 +92,7 @@ fn lengths(job: &Job) {
                 let place = 1 + (k + round as usize) % 9;
                 let seed = |rank: Rank| mixed([rank.0.into(), round, k as u64]);
                 let data = bytes(seed(job.rank()), len);
-                let is_open = (k as u64 + round) % 2 == 0;
+                let is_open = (k as u64 + round).is_multiple_of(2);
                 let n = 1 + (k % 3) as u32;
                 match is_open {
                     true => open.on(to).add(place).put_signal(job, &data, signal, n),

@@ -168,6 +168,38 @@ fn atomics_of_domains() {
     }
 }
 
+const WAYS: (&str, &str) = ("ONLY", "ways");
+
+/// Every way of signals, between processes, hosts, and by every provider.
+#[test]
+fn signals_by_every_way() {
+    suite(3, 2, &[WAYS, SHORT, ("PARTAGE_SIGNAL", "data")]);
+    if !is_there_libfabric() {
+        return;
+    }
+    for way in ["auto", "message", "data", "fifo"] {
+        let way = ("PARTAGE_SIGNAL", way);
+        suite(2, 2, &[APART, way, WAYS]);
+        suite(5, 3, &[APART, way, WAYS, SHORT]);
+        suite(3, 2, &[APART, way, WAYS, SHORT, ("PARTAGE_PROGRESS", "none")]);
+    }
+    suite(3, 2, &[APART, WAYS, SHORT, ("PARTAGE_SIGNAL", "data"), ("PARTAGE_REFERENCE", "1")]);
+    if let Some(namespaces) = Namespaces::up() {
+        for way in ["auto", "data", "fifo"] {
+            namespaces.suite(4, 4, &[("PARTAGE_SIGNAL", way), WAYS, SHORT]);
+        }
+    }
+    for provider in ["net", "udp", "sockets"] {
+        let asked = Asked { provider: Some(provider.into()), source: Some("127.0.0.1".into()), ..Asked::default() };
+        match Endpoint::open(&asked) {
+            Ok(_) => ["data", "fifo"].into_iter().for_each(|way| {
+                suite(2, 2, &[APART, ("PARTAGE_PROVIDER", provider), ("PARTAGE_SIGNAL", way), WAYS, SHORT]);
+            }),
+            Err(why) => skipped(&why),
+        }
+    }
+}
+
 /// Two hosts, made of network namespaces and removed in the end.
 struct Namespaces {
     prefix: String,

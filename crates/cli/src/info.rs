@@ -1,7 +1,7 @@
 //! `partage info`: the machine, the conduits, every setting with its meaning, value and origin.
 
 use comfy_table::{ContentArrangement, Table, presets};
-use partage_conduit::ofi::endpoint::Endpoint;
+use partage_conduit::ofi::endpoint::{Asked, Endpoint};
 use partage_conduit::shm::{bytes, segment};
 use partage_conduit::topology;
 use std::fs;
@@ -21,6 +21,9 @@ pub fn info() -> i32 {
     conduits.add_row(["  shm", "ranks of one node, by shared memory: ready"]);
     let network = Endpoint::version().map_or_else(|why| why, |version| format!("libfabric {version}"));
     conduits.add_row(["  ofi", &format!("ranks of different nodes: {network}")]);
+    if Endpoint::version().is_ok() {
+        conduits.add_row(["  signals", &format!("to other nodes: {}", signals().unwrap_or_else(|why| why))]);
+    }
     out!("{conduits}");
 
     out!("\nSettings (environment)");
@@ -36,6 +39,16 @@ pub fn info() -> i32 {
         out!("warning: there is no setting {name}{hint}");
     }
     0
+}
+
+/// How signals go on the network that a job here would have.
+fn signals() -> Result<String, String> {
+    let ways = partage::settings::signals().map_err(|e| e.to_string())?;
+    let provider = std::env::var("PARTAGE_PROVIDER").ok();
+    let asked =
+        Asked { provider, source: std::env::var("PARTAGE_INTERFACE").ok(), no_atomics: true, ..Asked::default() };
+    let endpoint = Endpoint::open(&asked)?;
+    Ok(format!("{} ({})", ways.describe(&endpoint)?, endpoint.provider()))
 }
 
 fn plain() -> Table {

@@ -26,7 +26,7 @@ use crate::sync::{AtomicU64, Ordering::*};
 /// Words of a header: three of whoever puts, and one about the payload.
 pub const HEADER: usize = 4;
 /// The longest payload in bytes.
-pub const PAYLOAD: usize = 1024;
+pub const PAYLOAD: usize = if cfg!(loom) { 8 } else { 1024 };
 /// Words of a slot.
 pub const SLOT: usize = 2 * HEADER + PAYLOAD / 8;
 
@@ -241,5 +241,51 @@ mod tests {
     #[should_panic]
     fn a_payload_that_does_not_fit_is_refused() {
         fill(&mut [0; SLOT], [0; 3], 0, &[0; PAYLOAD + 1]);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+
+    /// Two puts, one after the other, whose words arrive in some order while another thread polls: both are read as they were
+    /// sent. The second one begins when it is told that the slot is empty.
+    #[test]
+    fn loom_puts_are_taken_whole() {
+        for order in [[0, 1, 2, 3, 4, 5, 6, 7, 8], [8, 7, 6, 5, 4, 3, 2, 1, 0], [3, 7, 0, 4, 8, 2, 6, 1, 5]] {
+            loom::model(move || {
+                let slot: Arc<[AtomicU64; SLOT]> = Arc::new(std::array::from_fn(|_| AtomicU64::new(0)));
+                clear(&slot);
+                let emptied = Arc::new(AtomicU64::new(0));
+                let network = {
+                    let (slot, emptied) = (slot.clone(), emptied.clone());
+                    loom::thread::spawn(move || {
+                        for n in 1..=2u64 {
+                            while emptied.load(Acquire) + 1 < n {
+                                loom::thread::yield_now();
+                            }
+                            let mut image = [0; SLOT];
+                            fill(&mut image, [n, 0, u64::MAX], 1, &[0, n as u8]);
+                            order.iter().for_each(|&i| slot[i].store(image[i], Relaxed));
+                        }
+                    })
+                };
+                for n in 1..=2u64 {
+                    let mut payload = [0; PAYLOAD / 8];
+                    let said = loop {
+                        match take(&slot, &mut payload) {
+                            Some(said) => break said,
+                            None => loom::thread::yield_now(),
+                        }
+                    };
+                    assert_eq!(said, Said { words: [n, 0, u64::MAX], more: 1, len: 2 });
+                    assert_eq!(bytemuck::cast_slice::<u64, u8>(&payload)[..2], [0, n as u8]);
+                    clear(&slot);
+                    emptied.store(n, Release);
+                }
+                network.join().unwrap();
+            });
+        }
     }
 }

@@ -80,6 +80,11 @@ pub fn limits() -> Result<(Option<Duration>, Option<Duration>)> {
     Settings::read().map(|s| (s.timeout, s.hang_after))
 }
 
+/// `PARTAGE_SIGNAL`.
+pub fn signals() -> Result<Ways> {
+    Settings::read().map(|s| s.signals)
+}
+
 /// Variables that look like settings and are none, each with the setting that was probably meant.
 pub fn unknown() -> Vec<(String, Option<&'static str>)> {
     let known = |n: &str| n == CALL || TABLE.iter().any(|t| t.0 == n);

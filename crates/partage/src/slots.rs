@@ -61,6 +61,8 @@ use std::task::{Context, Poll};
 pub struct Outbox<T: Pod> {
     end: End,
     sender: Sender<T>,
+    /// What flags that are not mapped here were made to say.
+    flags: Vec<u64>,
 }
 
 /// The receiving end of a lane: what [`Job::inbox`] gives.
@@ -109,7 +111,7 @@ impl Job {
         let mut end = End::new(inner, to, (lane::outbox(k), lane::inbox(k)), site, shape, credit);
         end.tell::<T>();
         end.meet();
-        Ok(Outbox { end, sender })
+        Ok(Outbox { end, sender, flags: vec![] })
     }
 
     /// Makes the receiving end of a lane from a rank: `depth` slots of `len` elements, in my memory.
@@ -423,7 +425,10 @@ impl<T: Pod> Outbox<T> {
         let (slot, value) = self.sender.put_far(src.len());
         let offset = slots + (slot * end.shape.stride) as u64;
         let at = At::guarded(end.peer.0, offset + end.shape.payload as u64);
-        end.inner.send_notice(site, at, bytes, Notice::Store { offset, value });
+        // Added, since what is added is the same in each turn, for elements as many as in the last: a network has a number for that.
+        self.flags.resize(end.shape.depth, 0);
+        let more = value.wrapping_sub(std::mem::replace(&mut self.flags[slot], value));
+        end.inner.send_notice(site, at, bytes, Notice::Add { offset, value: more });
     }
 }
 

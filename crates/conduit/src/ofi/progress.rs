@@ -100,11 +100,11 @@ impl Net {
     }
 
     /// The same, but sources are told of a few messages that have ended at the next look that finds nothing: a rank that has got
-    /// what it waits for answers first.
+    /// what it waits for answers first. If it computes instead, the thread looks.
     fn settle_some(&self, node: &Node) -> bool {
         self.post_buffers();
         let sent = self.send_kept();
-        if self.untold.load(Relaxed) >= am::UNTOLD {
+        if self.untold.load(Relaxed) >= am::UNTOLD || !self.settings.thread {
             self.tell_ended(node.ranks());
         }
         if self.hungry.load(Relaxed) && self.hungry.swap(false, Relaxed) {

@@ -71,23 +71,26 @@ pub enum Ways {
 }
 
 impl Ways {
-    /// From how many bytes on data is used on this network; an error if it is asked for in vain.
-    fn data_from(self, endpoint: &Endpoint) -> Result<usize, String> {
-        let has_data = endpoint.cq_data_size() >= 4;
+    /// From how many bytes on data is used, where so many bytes of it come with a put; an error if it is asked for in vain.
+    fn data_from(self, bytes: usize, provider: &str) -> Result<usize, String> {
         match self {
-            Ways::Auto if has_data => Ok(FROM),
-            Ways::Data if has_data => Ok(1),
+            Ways::Auto if bytes >= 4 => Ok(FROM),
+            Ways::Data if bytes >= 4 => Ok(1),
             Ways::Data => Err(format!(
-                "PARTAGE_SIGNAL=data: puts of the provider {} bring no data to their target; PARTAGE_SIGNAL=auto works",
-                endpoint.provider()
+                "PARTAGE_SIGNAL=data: puts of the provider {provider} bring no data to their target; \
+                 PARTAGE_SIGNAL=auto works"
             )),
             _ => Ok(usize::MAX),
         }
     }
 
-    /// What that means on this network, in words.
+    fn data_on(self, endpoint: &Endpoint) -> Result<usize, String> {
+        self.data_from(endpoint.cq_data_size(), &endpoint.provider())
+    }
+
+    /// What they are on this network, in words.
     pub fn describe(self, endpoint: &Endpoint) -> Result<String, String> {
-        Ok(match (self, self.data_from(endpoint)?) {
+        Ok(match (self, self.data_on(endpoint)?) {
             (Ways::Fifo, _) => format!("by FIFO up to {PAYLOAD} bytes, longer ones by message"),
             (_, usize::MAX) => "by message".into(),
             (_, 1) => "by data, without bytes by message".into(),
@@ -136,12 +139,12 @@ unsafe impl Sync for Filled {}
 impl Signals {
     /// An error if the network cannot do what is asked for.
     pub fn check(ways: Ways, endpoint: &Endpoint) -> Result<(), String> {
-        ways.data_from(endpoint).map(|_| ())
+        ways.data_on(endpoint).map(|_| ())
     }
 
     pub fn new(ways: Ways, endpoint: &Endpoint, ranks: usize, processes: usize) -> Signals {
         Signals {
-            data_from: ways.data_from(endpoint).unwrap_or(usize::MAX),
+            data_from: ways.data_on(endpoint).unwrap_or(usize::MAX),
             by_fifo: ways == Ways::Fifo,
             tickets: Mutex::default(),
             fifos: Mutex::default(),
@@ -220,7 +223,9 @@ pub unsafe fn start(
     notice: Notice,
 ) -> Result<Started, Failure> {
     let (far, net) = seat.beyond();
-    if len >= net.signals.data_from
+    // What is stored is another thing each time, as a rule.
+    let may_be_data = len >= net.signals.data_from && !matches!(notice, Notice::Store { .. });
+    if may_be_data
         && net.remote(seat.node().ranks(), at).1 >= len as u64
         && let Some(ticket) = far.ticket(seat, site, net, at.rank, notice)?
     {
@@ -472,5 +477,33 @@ impl Handler for OnFifo {
         net.signals.fifo_count.store(fifos.len(), Release);
         drop(fifos);
         arrival.reply(DONE, &[slot, 0], &[]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_used_where_there_is_some() {
+        for bytes in [4, 8] {
+            assert_eq!(Ways::Auto.data_from(bytes, "tcp"), Ok(FROM));
+            assert_eq!(Ways::Data.data_from(bytes, "tcp"), Ok(1));
+        }
+        for bytes in [0, 2, 8] {
+            assert_eq!(Ways::Message.data_from(bytes, "tcp"), Ok(usize::MAX));
+            assert_eq!(Ways::Fifo.data_from(bytes, "tcp"), Ok(usize::MAX));
+        }
+        assert_eq!(Ways::Auto.data_from(0, "pigeon"), Ok(usize::MAX));
+        let why = Ways::Data.data_from(2, "pigeon").unwrap_err();
+        assert!(why.contains("PARTAGE_SIGNAL=data") && why.contains("pigeon") && !why.contains('\n'), "{why}");
+    }
+
+    #[test]
+    fn a_rank_and_a_ticket_are_thirty_two_bits() {
+        // As many ranks as the name of a semaphore has.
+        let (rank, ticket) = ((1 << 20) - 1, TICKETS - 1);
+        let data: u32 = rank << TICKET_BITS | ticket;
+        assert_eq!((data >> TICKET_BITS, data % TICKETS), (rank, ticket));
     }
 }
