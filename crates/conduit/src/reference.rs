@@ -51,6 +51,8 @@ const ATOMICS: u16 = 19;
 /// Writes bytes, then notifies; and the same in parts.
 const SIGNAL: u16 = 20;
 const SIGNAL_PART: u16 = 21;
+/// Brings a value to a mailbox; see [`shm::mailbox`].
+pub(crate) const MAIL: u16 = 22;
 /// Where a process's endpoint for atomics is.
 pub(crate) const NATIVE: u16 = 24;
 
@@ -63,7 +65,7 @@ pub const GRANT: u16 = 16;
 
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 20] = [
+    let all: [(u16, &'static dyn Handler); 21] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -84,6 +86,7 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (NATIVE, &ofi::atomic::OnNative),
         (SIGNAL, &shm::signal::OnSignal),
         (SIGNAL_PART, &shm::signal::OnSignalPart),
+        (MAIL, &shm::mailbox::OnMail),
     ];
     all.into_iter()
 }
