@@ -625,20 +625,20 @@ mod tests {
         let name = seat.make_mailbox(1, 0).unwrap();
         let mailbox = all.open(name, 1).unwrap().unwrap();
         let slots: Vec<u64> = (0..3).map(|_| seat.landing().answers.take(1).into()).collect();
-        let send = |k: usize, waits| deliver(all, name, k as u32, slots[k], &[k as u8], waits);
+        let send = |k: usize, waits| deliver(all, name, 0, slots[k], &[k as u8], waits);
         assert_eq!(
             (send(0, true), send(1, false), send(1, true), send(2, true)),
             (Some(Sent::In), Some(Sent::Full), None, None)
         );
         let (taken, mut got, site) = (Cell::new(0), [9], Site::here("test"));
         for k in 0..3 {
-            assert_eq!((mailbox.try_receive(&taken, &mut got), got), (Some(k), [k as u8]));
+            assert_eq!((mailbox.try_receive(&taken, &mut got), got), (Some(0), [k]));
             assert_eq!(seat.put_kept(site, &mailbox), k < 2);
             // The answer came in line.
             assert_eq!(seat.landing().answers.is_done(slots[2] as u32), k >= 1);
         }
         let last = seat.landing().answers.take(1);
-        assert_eq!((send(0, true), deliver(all, name, 1, last.into(), &[1], true)), (Some(Sent::In), None));
+        assert_eq!((send(0, true), deliver(all, name, 0, last.into(), &[1], true)), (Some(Sent::In), None));
         seat.drop_mailbox(site, name, 1);
         assert_eq!(Sent::decode(seat.landing().answers.value(last)), Sent::Refused(Refused::Dropped));
         assert_eq!(send(2, true), Some(Sent::Refused(Refused::Dropped)));
