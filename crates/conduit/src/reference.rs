@@ -51,6 +51,8 @@ const ATOMICS: u16 = 19;
 /// Writes bytes, then notifies; and the same in parts.
 pub(crate) const SIGNAL: u16 = 20;
 const SIGNAL_PART: u16 = 21;
+/// Brings a value to a mailbox; see [`shm::mailbox`].
+pub(crate) const MAIL: u16 = 22;
 /// Where a process's endpoint for atomics is.
 pub(crate) const NATIVE: u16 = 24;
 /// What a number in a signal stands for, and a place for signals: see [`ofi::signal`].
@@ -71,7 +73,7 @@ pub const GRANT: u16 = 16;
 
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 24] = [
+    let all: [(u16, &'static dyn Handler); 25] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -96,6 +98,7 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (SIGNAL_PART, &shm::signal::OnSignalPart),
         (LANE, &shm::lane::OnLane),
         (LANE_ENDED, &shm::lane::OnLaneEnded),
+        (MAIL, &shm::mailbox::OnMail),
     ];
     all.into_iter()
 }

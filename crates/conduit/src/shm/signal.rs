@@ -155,13 +155,24 @@ impl Seat {
 
     /// Ends it; the name signals nothing from now on.
     pub fn free_semaphore(&self, name: Name) {
+        self.end_semaphore(name);
+        self.reuse_semaphore(name);
+    }
+
+    /// The same of one from which other threads may take: its place is not used again before
+    /// [`reuse_semaphore`](Self::reuse_semaphore).
+    pub fn end_semaphore(&self, name: Name) {
         let Reached { cell, .. } = self.node.semaphores.find(name).expect("mine are mapped");
         cell.end();
+        self.semaphores.0.borrow_mut().in_use -= 1;
+    }
+
+    /// The place of one that has ended may get another; no thread takes from it any more.
+    pub fn reuse_semaphore(&self, name: Name) {
         let mut book = self.semaphores.0.borrow_mut();
         if book.generations[name.index()] < LAST_GENERATION {
             book.free.push_back((name.index(), self.barrier.come()));
         }
-        book.in_use -= 1;
     }
 
     /// How many there are.
