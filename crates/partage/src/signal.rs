@@ -27,8 +27,8 @@
 //!   releases, taking acquires. Puts that were only started are to be complete before ([`Job::fence`]). With
 //!   [`Flavor::strict`] both are full fences of their ranks.
 //! * `put_signal` returns when the source may be used again. When the data has arrived only the target learns, through the
-//!   semaphore; [`Job::quiet`] and [`Job::fence`] wait for it too. Signals of one rank, and what they bring,
-//!   may come in any order.
+//!   semaphore; [`Job::quiet`] and [`Job::fence`] wait for it too. Signals of one rank to another
+//!   take effect in the order in which they were made: who has taken the first has what came with the first.
 //! * It does not ask whether the target has read what was there before: that is the program's to know, by a signal in the other
 //!   direction, or by [slots](crate::slots), which have such signals built in.
 //! * A rank that waits serves others, as in every wait. Posts to a semaphore that its owner has freed are ignored.

@@ -23,7 +23,7 @@ use crate::ring::{Credit, Got, Head, Ring, Shown, WORDS};
 use crate::shm::mail::{AM, CALL, Kept, Letterbox, Mail, NETS};
 use crate::shm::progress::{Helper, Rest};
 use crate::shm::{Node, Seat};
-use crate::signal::Notice;
+use crate::signal::{NUMBER_BITS, Notice};
 use crate::sync::{full_fence, ticks_per_us};
 use crate::wait::{Aborted, Bell, Step};
 use crate::word::Atomic;
@@ -470,6 +470,14 @@ impl Conduit for Seat {
         self.node.landing(self.rank)
     }
 
+    fn quiet(&self, site: Site) -> Result<(), Aborted> {
+        Seat::quiet(self, site, || Conduit::progress(self))
+    }
+
+    fn signal_bits(&self) -> u32 {
+        self.node.net().map_or(NUMBER_BITS, |net| net.signal_bits())
+    }
+
     fn put(&self, site: Site, at: At, src: &[u8]) -> Result<(), Failure> {
         match self.is_far(at) {
             true => ofi::rma::put(self, site, at, src),
@@ -515,6 +523,12 @@ pub struct Reference<'s>(pub &'s Seat);
 impl Conduit for Reference<'_> {
     fn ranks(&self) -> usize {
         self.0.ranks()
+    }
+    fn quiet(&self, site: Site) -> Result<(), Aborted> {
+        Conduit::quiet(self.0, site)
+    }
+    fn signal_bits(&self) -> u32 {
+        self.0.signal_bits()
     }
     fn half_len(&self, half: Half) -> u64 {
         self.0.half_len(half)

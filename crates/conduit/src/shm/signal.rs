@@ -10,7 +10,7 @@ use super::{Node, Seat};
 use crate::am::{Arrival, Handler};
 use crate::contract::At;
 use crate::ring::prefetch_to_write;
-use crate::signal::{Cell, Flavor, LAST_GENERATION, MOST, Name, Notice, Refused, Taken};
+use crate::signal::{Cell, Flavor, LAST_GENERATION, MOST, NUMBER_BITS, Name, Notice, Refused, Taken, decode_numbered};
 use crate::sync::full_fence;
 use crate::wait::Bell;
 use crate::word::{Atomic, Op};
@@ -197,8 +197,13 @@ impl Node {
     }
 }
 
-/// Does what a message says once its bytes are written.
-pub(crate) fn notify(arrival: &Arrival<'_>, notice: Notice) {
+/// Does what a message says once its bytes are written, and what was sent before it has been done. So many bits of its
+/// number have come.
+pub(crate) fn notify(arrival: &Arrival<'_>, low: u32, bits: u32, notice: Notice) {
+    arrival.landing().signal_came(arrival.source(), low, bits, notice, |notice| takes_effect(arrival, notice));
+}
+
+fn takes_effect(arrival: &Arrival<'_>, notice: Notice) {
     let node = arrival.node();
     match notice {
         Notice::Post(name, n) => {
@@ -245,8 +250,8 @@ impl Handler for OnSignal {
     fn run(&self, arrival: &Arrival<'_>) {
         let ([offset, what, n], bytes) = arrival.open::<[u64; 3]>();
         write(arrival, offset, bytes);
-        match Notice::decode([what, n]) {
-            Some(notice) => notify(arrival, notice),
+        match decode_numbered([what, n]) {
+            Some((notice, number)) => notify(arrival, number, NUMBER_BITS, notice),
             None => arrival.bad(&"a notice of nothing"),
         }
     }
@@ -258,9 +263,9 @@ impl Handler for OnSignalPart {
     fn run(&self, arrival: &Arrival<'_>) {
         let ([offset, what, n, key, total], bytes) = arrival.open::<[u64; 5]>();
         write(arrival, offset, bytes);
-        let Some(notice) = Notice::decode([what, n]) else { arrival.bad(&"a notice of nothing") };
+        let Some((notice, number)) = decode_numbered([what, n]) else { arrival.bad(&"a notice of nothing") };
         match arrival.landing().add_part(arrival.source(), key, bytes.len() as u64, total) {
-            Some(true) => notify(arrival, notice),
+            Some(true) => notify(arrival, number, NUMBER_BITS, notice),
             Some(false) => {}
             None => arrival.bad(&"more bytes than there are"),
         }
