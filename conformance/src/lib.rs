@@ -3,7 +3,7 @@
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
 //! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks,
 //! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`remote`] that of other threads of ranks, [`mailbox`] that of mailboxes,
-//! [`found`] what reviews found, [`litmus`] what the
+//! [`ways`] that of signals by every way, [`found`] what reviews found, [`litmus`] what the
 //! memory model promises. [`soak`] is random traffic with checked contents, for as long as one likes.
 
 use partage::prelude::*;
@@ -22,7 +22,9 @@ pub mod memory;
 pub mod region;
 pub mod remote;
 pub mod rpc;
+pub mod signal;
 pub mod soak;
+pub mod ways;
 
 /// A case: a program of all ranks.
 pub type Case = (&'static str, fn(&Job));
@@ -35,10 +37,12 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(&region::CASES)
         .chain(&atomic::CASES)
         .chain(&lock::CASES)
+        .chain(&signal::CASES)
         .chain(&am::CASES)
         .chain(&rpc::CASES)
         .chain(&remote::CASES)
         .chain(&mailbox::CASES)
+        .chain(&ways::CASES)
         .chain(&found::CASES)
         .chain(&litmus::CASES)
 }

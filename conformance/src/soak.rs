@@ -217,6 +217,70 @@ pub fn regions(job: &Job, time: Duration, seed: u64) {
     more.end();
 }
 
+/// Rounds of random puts that signal, of random lengths to random ranks, each waited for and checked by its target, which knows
+/// what comes; some semaphores count, some are made anew in every round.
+pub fn signals(job: &Job, time: Duration, seed: u64) {
+    const STRIPE: usize = 100 << 10;
+    let (me, n) = (job.rank(), job.size());
+    let block = job.alloc_all::<u8>(STRIPE * n).expect("100 KiB per pair");
+    let array = job.array::<u8>(Layout::per_rank(STRIPE * n)).expect("100 KiB per pair");
+    let told = job.alloc_all::<[Signal; 2]>(1).expect("two words");
+    let come = job.semaphore().expect("a semaphore");
+    let mut more = Rounds::new(job, time);
+    while let Some(round) = more.next() {
+        let fresh = job.semaphore().expect("a semaphore");
+        told.put(job, [come.signal(), fresh.signal()]);
+        job.barrier();
+        let signals: Vec<_> = job.ranks().map(|r| told.on(r).get(job)).collect();
+        let mut expected = vec![];
+        for from in job.ranks() {
+            let mut random = Random::new(seed ^ round << 20 ^ u64::from(from.0));
+            // Each rank writes its stripes from the front, so that nothing is written twice.
+            let mut used = vec![[0; 2]; n];
+            for _ in 0..20 {
+                let (to, which, times) = (random.below(n), random.below(2), 1 + random.below(3) as u32);
+                let most = [8, 64, 5000, 80 << 10][random.below(4)];
+                let (len, key) = (random.below(most), random.draw());
+                let start = used[to][which];
+                if start + len > STRIPE {
+                    continue;
+                }
+                used[to][which] += len;
+                let signal = signals[to][random.below(2)];
+                if from == me {
+                    let (text, place) = (bytes(key, len), me.index() * STRIPE + start);
+                    match which {
+                        0 => block.on(Rank(to as u32)).add(place).put_signal(job, &text, signal, times),
+                        _ => array.put_signal(to * STRIPE * n + place, &text, signal, times),
+                    }
+                }
+                if to == me.index() {
+                    expected.push((from, which, start, len, key, times));
+                }
+            }
+        }
+        let all: u32 = expected.iter().map(|e| e.5).sum();
+        let mut taken = 0;
+        while taken < all {
+            taken += 1;
+            partage::signal::wait_any(&[&fresh, &come]);
+        }
+        for (from, which, start, len, key, _) in expected {
+            let (mut got, place) = (vec![0; len], from.index() * STRIPE + start);
+            match which {
+                0 => block.add(place).get_slice(job, &mut got),
+                _ => array.cells().read(place, &mut got),
+            }
+            assert!(are(key, &got), "{me}: round {round}: {len} bytes of {from} did not come whole");
+        }
+    }
+    more.end();
+    assert!(!come.try_wait());
+    job.barrier();
+    job.free_all(told);
+    job.free_all(block);
+}
+
 /// Rounds in which all ranks take random locks, some of them several at a time, and add to what they guard, until the time is
 /// over. What is there after each round is known to all: the same generator runs everywhere.
 pub fn locks(job: &Job, time: Duration, seed: u64) {

@@ -7,6 +7,11 @@ use std::process::Command;
 use std::time::Duration;
 
 const GUPS: &str = env!("CARGO_BIN_EXE_gups");
+const STUDY: &str = env!("CARGO_BIN_EXE_study");
+/// A plane and a space whose points no number of ranks divides evenly, and little of everything else.
+const PLANE: [&str; 11] =
+    ["--grid", "13", "--rounds", "2", "--steps", "3", "--iterations", "9", "--doubles", "16", "--json"];
+const SPACE: [&str; 10] = ["--dims", "3", "--grid", "5", "--rounds", "2", "--steps", "2", "--doubles", "2"];
 
 /// As `cargo run` does; what it prints.
 fn plainly(program: &str, args: &[&str], ranks: usize) -> (bool, String) {
@@ -60,6 +65,53 @@ fn gups_between_nodes() {
         Ok(_) => {
             launched(GUPS, &["-m", "13"], 2, 2, &[("PARTAGE_NODE", "process")]);
             launched(GUPS, &["-m", "12", "--variant", "batched"], 5, 2, &[("PARTAGE_NODE", "process")]);
+        }
+        // Past the harness, which would keep it.
+        Err(why) => _ = writeln!(std::io::stderr(), "\nSKIPPED: no libfabric: {why}"),
+    }
+}
+
+#[test]
+fn study_as_threads() {
+    let (passes, text) = plainly(STUDY, &PLANE, 3);
+    let of = |part: &str| text.lines().filter(|line| line.starts_with(&format!("{{\"part\": \"{part}\", "))).count();
+    assert!(passes && (of("products"), of("cg"), of("trees"), text.lines().count()) == (5, 5, 5, 15), "{text}");
+    let has = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+    assert_eq!((has("\"wrong\": 0}"), has("\"differ\": 0, "), has("\"sync\": \"put_signal\"")), (10, 5, 1), "{text}");
+    assert!(text.lines().all(|line| line.ends_with('}') && line.matches('"').count() % 2 == 0), "{text}");
+
+    let (passes, text) = plainly(STUDY, &SPACE, 2);
+    assert!(passes && text.contains("y = A x: 27-point stencil, 5 x 5 x 5, 2 ranks, 2 rounds of 2 products"), "{text}");
+    assert!(
+        text.matches("0 values wrong").count() == 2 && text.contains("; 0 values differ between variants"),
+        "{text}"
+    );
+    assert!(text.contains("\nput_signal / barrier, synchronous communication: "), "{text}");
+    let (passes, text) = plainly(STUDY, &["--part", "trees", "--doubles", "1", "--rounds", "1"], 1);
+    assert!(passes && text.starts_with("trees: 1 ranks") && !text.contains("y = A x"), "{text}");
+    assert!(!plainly(STUDY, &["--dims", "4"], 1).0 && !plainly(STUDY, &["--grid", "0"], 1).0);
+}
+
+#[test]
+fn study_as_processes() {
+    for (ranks, procs) in [(1, 1), (2, 2), (3, 3), (5, 2), (7, 3)] {
+        launched(STUDY, &PLANE, ranks, procs, &[]);
+        launched(STUDY, &SPACE, ranks, procs, &[]);
+    }
+}
+
+#[test]
+fn study_on_the_reference_path() {
+    launched(STUDY, &PLANE, 3, 2, &[("PARTAGE_REFERENCE", "1")]);
+    launched(STUDY, &SPACE, 2, 2, &[("PARTAGE_REFERENCE", "1")]);
+}
+
+#[test]
+fn study_between_nodes() {
+    match partage_conduit::ofi::endpoint::Endpoint::version() {
+        Ok(_) => {
+            launched(STUDY, &PLANE, 2, 2, &[("PARTAGE_NODE", "process")]);
+            launched(STUDY, &SPACE, 5, 3, &[("PARTAGE_NODE", "process")]);
         }
         // Past the harness, which would keep it.
         Err(why) => _ = writeln!(std::io::stderr(), "\nSKIPPED: no libfabric: {why}"),

@@ -46,10 +46,12 @@ enum When {
     Events,
     /// With locks and in waits for them.
     Locks,
+    /// In puts that signal, and in waits for signals.
+    Signals,
     Exit,
 }
 
-const WHEN: [When; 14] = [
+const WHEN: [When; 15] = [
     When::Start,
     When::Join,
     When::Barrier,
@@ -63,6 +65,7 @@ const WHEN: [When; 14] = [
     When::Phases,
     When::Events,
     When::Locks,
+    When::Signals,
     When::Exit,
 ];
 
@@ -110,6 +113,10 @@ fn ranks() {
         let row = vec![7u64; 8 << 10];
         let mut array = job.array::<u64>(Layout::cyclic(1000)).unwrap();
         let locks = job.mutexes::<[u64; 20]>(Layout::cyclic(3)).unwrap();
+        let (come, told, mut posted) = (job.semaphore().unwrap(), job.alloc_all::<Signal>(1).unwrap(), 0);
+        told.put(job, come.signal());
+        job.barrier();
+        let signals: Vec<Signal> = job.ranks().map(|r| told.on(r).get(job)).collect();
         let begun = Instant::now();
         // The killer is dead itself after this time.
         while begun.elapsed() < Duration::from_secs(60) {
@@ -161,6 +168,18 @@ fn ranks() {
                     value[random.below(20)] += 1;
                     if random.below(20) == 0 {
                         std::thread::sleep(Duration::from_micros(random.below(3000) as u64));
+                    }
+                }
+                "Signals" => {
+                    let to = random_rank(&mut random);
+                    let there = block.on(to).add(random.below(1000));
+                    there.put_signal(job, &row[..random.below(row.len())], signals[to.index()], 1);
+                    posted += 1;
+                    // As many come as go, but not always to me.
+                    match random.below(3) {
+                        0 if posted % 7 == 0 => come.wait(),
+                        1 => _ = come.try_wait_n(random.below(5) as u32),
+                        _ => {}
                     }
                 }
                 "Events" => {
@@ -241,7 +260,10 @@ fn kills(hosts: Option<&Namespaces>, default: u64) {
     println!("kills: {kills} of {kills} as they should be: {summary:?}");
 }
 
-/// The moments that have to do with messages, arrays and locks, each some times.
+const MESSAGES: [When; 8] =
+    [When::Messages, When::Calls, When::Flood, When::Reference, When::Phases, When::Locks, When::Signals, When::Events];
+
+/// The moments that have to do with messages, arrays, locks and signals, each some times.
 #[test]
 fn kills_among_messages() {
     if std::env::var("CASE").is_ok() {
@@ -251,13 +273,7 @@ fn kills_among_messages() {
     let first = time.as_nanos() as u64 >> 10 & 0xffff_ffff;
     println!("SEED={first}");
     let mut summary = Summary::default();
-    for (i, when) in
-        [When::Messages, When::Calls, When::Flood, When::Reference, When::Phases, When::Locks, When::Events]
-            .into_iter()
-            .cycle()
-            .take(30)
-            .enumerate()
-    {
+    for (i, when) in MESSAGES.into_iter().cycle().take(30).enumerate() {
         one_kill(first + i as u64, None, Some(when), &mut summary);
     }
     println!("{summary:?}");
@@ -284,6 +300,7 @@ fn one_kill(seed: u64, hosts: Option<&Namespaces>, wanted: Option<When>, summary
         | When::Reference
         | When::Phases
         | When::Locks
+        | When::Signals
         | When::Events => 20_000,
         _ => 5_000,
     };

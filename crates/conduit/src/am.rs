@@ -10,6 +10,7 @@ use crate::pool::Buffer;
 use crate::reference;
 use crate::ring::{Head, Message, WORDS};
 use crate::shm::Node;
+use crate::shm::lane::Ends;
 use crate::shm::rma::Reach;
 use bytemuck::{Pod, Zeroable, bytes_of};
 use std::cell::Cell;
@@ -177,6 +178,8 @@ impl<'h> Arrival<'h> {
 pub struct Landing {
     /// What it has asked others.
     pub answers: Answers,
+    /// What it was told of the other ends of its lanes.
+    pub lanes: Ends,
     pieces: Mutex<HashMap<(usize, u64), Pieces>>,
     /// How many bytes have been written of what is written in parts, by source and number.
     parts: Mutex<HashMap<(usize, u64), u64>>,

@@ -6,7 +6,7 @@
 //! * [`ofi`]: ranks of different nodes, through libfabric; [`ranks`]: who is where.
 //! * [`wait`], [`barrier`], [`meeting`], [`record`]: waiting, meeting on a node and between nodes, and saying where one waits. Protocols over atomics that may
 //!   lie in shared memory or, in a model, on the heap.
-//! * [`answers`], [`lock`], [`signal`], [`word`]: what ranks ask, take turns at, tell and count. Protocols too.
+//! * [`answers`], [`lock`], [`signal`], [`lane`], [`word`]: what ranks ask, take turns at, tell, send and count. Protocols too.
 //! * [`copy`]: the one routine through which bytes enter and leave shared memory; [`runs`]: many short ones in one message.
 //! * [`heap`], [`topology`], [`sync`]: book-keeping, the machine, the atomics.
 //!
@@ -18,10 +18,12 @@
 pub mod am;
 pub mod answers;
 pub mod barrier;
+pub mod bounce;
 #[cfg(not(loom))]
 pub mod contract;
 pub mod copy;
 pub mod heap;
+pub mod lane;
 pub mod lock;
 pub mod meeting;
 #[cfg(not(loom))]

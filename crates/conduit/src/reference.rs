@@ -49,12 +49,20 @@ pub(crate) const PUT_RUNS: u16 = 17;
 pub(crate) const GET_RUNS: u16 = 18;
 const ATOMICS: u16 = 19;
 /// Writes bytes, then notifies; and the same in parts.
-const SIGNAL: u16 = 20;
+pub(crate) const SIGNAL: u16 = 20;
 const SIGNAL_PART: u16 = 21;
 /// Brings a value to a mailbox; see [`shm::mailbox`].
 pub(crate) const MAIL: u16 = 22;
 /// Where a process's endpoint for atomics is.
 pub(crate) const NATIVE: u16 = 24;
+/// What a number in a signal stands for, and a place for signals: see [`ofi::signal`].
+pub(crate) const TICKET: u16 = 28;
+pub(crate) const FIFO: u16 = 29;
+
+/// Tells a rank of an end of a lane; see [`shm::lane`].
+pub const LANE: u16 = 25;
+/// Tells it that the end was dropped.
+pub const LANE_ENDED: u16 = 26;
 
 /// Asks for a lock; see [`shm::lock`].
 pub const LOCK: u16 = 14;
@@ -65,7 +73,7 @@ pub const GRANT: u16 = 16;
 
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 21] = [
+    let all: [(u16, &'static dyn Handler); 25] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -84,9 +92,13 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (UNLOCK, &shm::lock::OnUnlock),
         (GRANT, &shm::lock::OnTold),
         (NATIVE, &ofi::atomic::OnNative),
+        (TICKET, &ofi::signal::OnTicket),
+        (FIFO, &ofi::signal::OnFifo),
         (SIGNAL, &shm::signal::OnSignal),
         (SIGNAL_PART, &shm::signal::OnSignalPart),
         (MAIL, &shm::mailbox::OnMail),
+        (LANE, &shm::lane::OnLane),
+        (LANE_ENDED, &shm::lane::OnLaneEnded),
     ];
     all.into_iter()
 }

@@ -116,8 +116,20 @@ pub enum Refused {
 pub enum Notice {
     /// Posts to a semaphore, so many times.
     Post(Name, u32),
-    /// Adds one to the word of 64 bits there, in the guarded half of the target.
-    Count(u64),
+    /// Stores a value to the word of 64 bits there, in the guarded half of the target.
+    Store {
+        /// Where the word is.
+        offset: u64,
+        /// What it is to be.
+        value: u64,
+    },
+    /// Adds to it.
+    Add {
+        /// Where the word is.
+        offset: u64,
+        /// What is added.
+        value: u64,
+    },
 }
 
 impl Notice {
@@ -125,20 +137,26 @@ impl Notice {
     pub fn encode(self) -> [u64; 2] {
         match self {
             Notice::Post(name, n) => [name.0, u64::from(n)],
-            Notice::Count(offset) => [offset, COUNT],
+            Notice::Store { offset, value } => [value, STORE | offset],
+            Notice::Add { offset, value } => [value, ADD | offset],
         }
     }
 
     /// What came.
     pub fn decode([what, n]: [u64; 2]) -> Option<Notice> {
-        match n {
-            COUNT => Some(Notice::Count(what)),
-            _ => Some(Notice::Post(Name(what), u32::try_from(n).ok()?)),
+        let (kind, offset, value) = (n & (STORE | ADD), n & !(STORE | ADD), what);
+        match kind {
+            0 => Some(Notice::Post(Name(what), u32::try_from(n).ok()?)),
+            STORE => Some(Notice::Store { offset, value }),
+            ADD => Some(Notice::Add { offset, value }),
+            _ => None,
         }
     }
 }
 
-const COUNT: u64 = 1 << 32;
+/// Which notice it is; offsets and numbers of posts are below.
+const STORE: u64 = 1 << 62;
+const ADD: u64 = 1 << 63;
 /// Set in the generation of a cell whose semaphore was freed.
 const FREED: u32 = 1 << 31;
 /// The last generation of a cell, which gets no other one then.
@@ -295,7 +313,9 @@ mod tests {
                 assert_eq!((name.rank(), name.index(), name.generation()), (rank, index, generation));
                 let flags = (name.is_boolean(), name.has_one_producer(), name.is_strict());
                 assert_eq!(flags, (boolean, single_producer, strict));
-                for notice in [Notice::Post(name, 0), Notice::Post(name, u32::MAX), Notice::Count(u64::MAX)] {
+                let (offset, value) = ((1 << 44) - 1, u64::MAX);
+                let words = [Notice::Store { offset, value }, Notice::Add { offset, value }];
+                for notice in [Notice::Post(name, 0), Notice::Post(name, u32::MAX)].into_iter().chain(words) {
                     assert_eq!(Notice::decode(notice.encode()), Some(notice));
                 }
             }

@@ -399,6 +399,12 @@ pub struct Counters {
     pub far_puts: u64,
     /// Gets from other nodes by the network itself.
     pub far_gets: u64,
+    /// Signals to other nodes that were messages.
+    pub far_signals: u64,
+    /// Signals to other nodes that were puts of the network itself, which brought the notice.
+    pub far_signals_data: u64,
+    /// Signals to other nodes that were puts into a FIFO there.
+    pub far_signals_fifo: u64,
     /// Puts over active messages.
     pub reference_puts: u64,
     /// Gets over active messages.
@@ -504,12 +510,16 @@ impl Job {
         let inner = &self.all().inner;
         let sent = inner.seat.sent();
         let (far_puts, far_gets) = inner.seat.far_transfers();
+        let signals = inner.seat.far_signals();
         Counters {
             in_line: sent.in_line,
             queued: sent.queued,
             far: sent.far,
             far_puts,
             far_gets,
+            far_signals: signals.message,
+            far_signals_data: signals.data,
+            far_signals_fifo: signals.fifo,
             served: inner.calls.served(),
             ..inner.reference.counters()
         }

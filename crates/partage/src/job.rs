@@ -12,6 +12,7 @@ use crate::remote::Desk;
 use crate::rpc::Calls;
 use crate::scope::Kept;
 use crate::signal::Shares;
+use crate::slots::Lanes;
 use crate::team::{Rank, Team};
 use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
@@ -83,6 +84,7 @@ pub(crate) struct Inner {
     pub shares: Shares,
     /// What this rank's other threads have for it to do.
     pub desk: Arc<Desk>,
+    pub lanes: Lanes,
     /// Who is to do the atomics of domains.
     pub atomics: Arbiter,
     /// How often something was served.
@@ -443,6 +445,7 @@ impl Job {
             signals_sent: Cell::new(false),
             shares: Shares::default(),
             desk,
+            lanes: Lanes::default(),
             atomics,
             served: Cell::new(0),
             polls: Cell::new(0),
@@ -655,6 +658,7 @@ impl Job {
 
     /// Bytes of my segment that are allocated, those of arrays too; of dropped ones until the next collective allocation.
     pub fn allocated(&self) -> u64 {
+        self.all.inner.sweep_lanes();
         self.all.inner.seat.in_use()
     }
 

@@ -59,6 +59,7 @@ pub mod scope;
 #[deny(unsafe_code)]
 pub mod settings;
 pub mod signal;
+pub mod slots;
 mod start;
 #[deny(unsafe_code)]
 pub mod team;
@@ -87,6 +88,7 @@ pub mod prelude {
     pub use crate::rpc::Dist;
     pub use crate::scope::Event;
     pub use crate::signal::{Semaphore, Signal};
+    pub use crate::slots::{Arrived, Inbox, Outbox};
     pub use crate::team::{Rank, Team, TeamRank};
     pub use crate::{Pod, Zeroable};
     pub use partage_plan::layout::Layout;

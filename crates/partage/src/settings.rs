@@ -2,6 +2,7 @@
 
 use crate::domain::Arbiter;
 use crate::{Error, Result};
+use partage_conduit::ofi::signal::Ways;
 use std::time::Duration;
 
 /// A setting as `partage info` shows it.
@@ -18,7 +19,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 21] = [
+const TABLE: [(&str, &str, &str); 22] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -53,6 +54,11 @@ const TABLE: [(&str, &str, &str); 21] = [
         "PARTAGE_ATOMICS",
         "auto",
         "who does the atomics of domains: auto (the network where an adapter can), cpu, or network (any that can, else an error)",
+    ),
+    (
+        "PARTAGE_SIGNAL",
+        "auto",
+        "how signals go to other nodes: auto (long ones by data where the network can), message, data (else an error), or fifo",
     ),
     ("PARTAGE_LIBFABRIC", "libfabric.so.1", "the library between nodes"),
     ("PARTAGE_PROTOCOL", "none", "set by `partage run`: the version of its protocol"),
@@ -102,6 +108,7 @@ pub(crate) struct Settings {
     pub connect: Option<Duration>,
     pub no_progress_thread: bool,
     pub atomics: Arbiter,
+    pub signals: Ways,
     pub hang_after: Option<Duration>,
     pub timeout: Option<Duration>,
     pub test_procs: Option<Option<usize>>,
@@ -173,6 +180,12 @@ impl Settings {
                 Some(2) => Arbiter::Network,
                 _ => Arbiter::Auto,
             },
+            signals: match one_of("PARTAGE_SIGNAL", &["auto", "message", "data", "fifo"])? {
+                Some(1) => Ways::Message,
+                Some(2) => Ways::Data,
+                Some(3) => Ways::Fifo,
+                _ => Ways::Auto,
+            },
             hang_after: seconds("PARTAGE_HANG_AFTER")?,
             timeout: seconds("PARTAGE_TIMEOUT")?,
             test_procs,
@@ -236,6 +249,11 @@ mod tests {
         assert_eq!(with("PARTAGE_HANG_AFTER", "never").unwrap().hang_after, None);
         assert_eq!(with("PARTAGE_ATOMICS", "cpu").unwrap().atomics, Arbiter::Cpu);
         assert_eq!(with("PARTAGE_ATOMICS", "network").unwrap().atomics, Arbiter::Network);
+        for (word, ways) in
+            [("auto", Ways::Auto), ("message", Ways::Message), ("data", Ways::Data), ("fifo", Ways::Fifo)]
+        {
+            assert_eq!(with("PARTAGE_SIGNAL", word).unwrap().signals, ways);
+        }
         assert_eq!(with("PARTAGE_TEST", "procs=3").unwrap().test_procs, Some(Some(3)));
     }
 
@@ -253,6 +271,7 @@ mod tests {
             ("PARTAGE_WAIT", "spin"),
             ("PARTAGE_TEST", "procs=0"),
             ("PARTAGE_ATOMICS", "nic"),
+            ("PARTAGE_SIGNAL", "smoke"),
         ] {
             let e = with(name, value).unwrap_err();
             assert!(e.to_string().starts_with(&format!("{name}={value}: must be ")), "{e}");

@@ -27,7 +27,8 @@
 //!   releases, taking acquires. Puts that were only started are to be complete before ([`Job::fence`]). With
 //!   [`Flavor::strict`] both are full fences of their ranks.
 //! * `put_signal` returns when the source may be used again. When the data has arrived only the target learns, through the
-//!   semaphore; [`Job::quiet`] and [`Job::fence`] wait for it too. Posts of one rank may come in any order.
+//!   semaphore; [`Job::quiet`] and [`Job::fence`] wait for it too. Signals of one rank, and what they bring,
+//!   may come in any order.
 //! * It does not ask whether the target has read what was there before: that is the program's to know, by a signal in the other
 //!   direction, or by [slots](crate::slots), which have such signals built in.
 //! * A rank that waits serves others, as in every wait. Posts to a semaphore that its owner has freed are ignored.
@@ -41,10 +42,11 @@ use crate::array::SharedArray;
 use crate::error::{Error, Result};
 use crate::job::{Inner, Job};
 use crate::ptr::GlobalPtr;
-use crate::scope::{Event, Scope};
+use crate::scope::{Event, Scope, Transfer};
 use crate::team::Rank;
 use bytemuck::{Pod, Zeroable};
 use partage_conduit::contract::{At, Conduit, Half, Outside};
+use partage_conduit::ofi::{self, rma::Started};
 use partage_conduit::record::Site;
 use partage_conduit::shm::am::Reference;
 use partage_conduit::shm::rma::Reach;
@@ -435,8 +437,9 @@ impl<T: Pod> SharedArray<T> {
     #[track_caller]
     pub fn store_signal(&self, i: usize, values: Vec<T>, signal: Signal, n: u32) -> Event<'_, Vec<T>> {
         let at = self.place_on_one("store_signal", i, values.len(), signal);
-        self.inner.put_signal("store_signal", at, bytemuck::cast_slice(&values), signal, n);
-        Event::ready(values)
+        // SAFETY: the event keeps the values until then, or whoever drops it does, and nobody writes to them.
+        let started = unsafe { self.inner.start_signal("store_signal", at, bytemuck::cast_slice(&values), signal, n) };
+        Event::owned(started, values)
     }
 
     /// Where elements are, all of which lie on the rank that has the semaphore.
@@ -490,29 +493,28 @@ impl<T: Pod> GlobalPtr<T> {
     #[inline(always)]
     #[track_caller]
     pub fn put_signal(self, job: &Job, src: &[T], signal: Signal, n: u32) {
-        self.put_signal_for(job, "put_signal", src, signal, n);
+        let (inner, bytes) = (&job.all().inner, bytemuck::cast_slice(src));
+        let near = || inner.put_signal_near("put_signal", &inner.reach, self.place(), bytes, signal, n);
+        if !self.is_aligned() || !near() {
+            let at = self.place_for_signal(job, "put_signal", src, signal);
+            inner.put_signal("put_signal", at, bytes, signal, n);
+        }
     }
 
     /// The same without waiting until the source may be used again; see [`SharedArray::store_signal`].
     #[track_caller]
     pub fn store_signal(self, job: &Job, values: Vec<T>, signal: Signal, n: u32) -> Event<'static, Vec<T>> {
-        self.put_signal_for(job, "store_signal", &values, signal, n);
-        Event::ready(values)
+        let at = self.place_for_signal(job, "store_signal", &values, signal);
+        let (inner, bytes) = (&job.all().inner, bytemuck::cast_slice(&values));
+        // SAFETY: the event keeps the values until then, or whoever drops it does, and nobody writes to them.
+        let started = unsafe { inner.start_signal("store_signal", at, bytes, signal, n) };
+        Event::owned(started, values)
     }
 
-    #[inline(always)]
-    #[track_caller]
-    fn put_signal_for(self, job: &Job, call: &'static str, src: &[T], signal: Signal, n: u32) {
-        let (inner, at, bytes) = (&job.all().inner, self.place(), bytemuck::cast_slice(src));
-        if !(self.is_aligned() && inner.put_signal_near(call, &inner.reach, at, bytes, signal, n)) {
-            self.put_signal_otherwise(job, call, src, signal, n);
-        }
-    }
-
-    #[cold]
+    /// Where this is, for values that lie on the rank that has the semaphore.
     #[inline(never)]
     #[track_caller]
-    fn put_signal_otherwise(self, job: &Job, call: &'static str, src: &[T], signal: Signal, n: u32) {
+    fn place_for_signal(self, job: &Job, call: &'static str, src: &[T], signal: Signal) -> At {
         let at = self.place();
         if !src.is_empty() {
             if at.rank != signal.rank().0 {
@@ -522,8 +524,7 @@ impl<T: Pod> GlobalPtr<T> {
                 self.refuse(job, call, src.len());
             }
         }
-        let at = At { rank: signal.rank().0, ..at };
-        job.all().inner.put_signal(call, at, bytemuck::cast_slice(src), signal, n);
+        At { rank: signal.rank().0, ..at }
     }
 
     #[cold]
@@ -548,15 +549,20 @@ impl<'s> Scope<'s, '_> {
         signal: Signal,
         n: u32,
     ) -> Event<'s, ()> {
-        array.put_signal(i, src, signal, n);
-        Event::ready(())
+        let at = array.place_on_one("put_signal", i, src.len(), signal);
+        // SAFETY: the scope borrows `src` until its end, which completes everything that was started.
+        let started = unsafe { array.inner.start_signal("put_signal", at, bytemuck::cast_slice(src), signal, n) };
+        Event::borrowed(started, ())
     }
 
     /// The same to a pointer; see [`GlobalPtr::put_signal`].
     #[track_caller]
     pub fn put_signal_ptr<T: Pod>(&'s self, to: GlobalPtr<T>, src: &'s [T], signal: Signal, n: u32) -> Event<'s, ()> {
-        to.put_signal(self.job, src, signal, n);
-        Event::ready(())
+        let at = to.place_for_signal(self.job, "put_signal_ptr", src, signal);
+        let inner = &self.job.all().inner;
+        // SAFETY: as above.
+        let started = unsafe { inner.start_signal("put_signal_ptr", at, bytemuck::cast_slice(src), signal, n) };
+        Event::borrowed(started, ())
     }
 }
 
@@ -586,56 +592,76 @@ impl Inner {
         true
     }
 
-    /// Writes bytes, which lie in their half, to a place of the semaphore's rank, and posts.
+    /// Writes bytes, which lie in their half, to a place of the semaphore's rank, and posts. They may be used again then.
     #[cold]
     #[inline(never)]
     #[track_caller]
     pub(crate) fn put_signal(self: &Rc<Self>, call: &'static str, at: At, src: &[u8], signal: Signal, n: u32) {
+        // SAFETY: `src` is borrowed until this returns, which is when it is complete.
+        if let Some(transfer) = unsafe { self.start_signal(call, at, src, signal, n) } {
+            transfer.complete();
+        }
+    }
+
+    /// Starts the same: what is not complete when this returns.
+    ///
+    /// # Safety
+    /// `src` is not given back or written to before that is complete.
+    #[track_caller]
+    unsafe fn start_signal(
+        self: &Rc<Self>,
+        call: &'static str,
+        at: At,
+        src: &[u8],
+        signal: Signal,
+        n: u32,
+    ) -> Option<Transfer> {
         let (name, site) = (signal.name(), Site::here(call));
         self.check_signal(call, signal, n);
         if name.is_strict() {
             self.fence_at(site);
         }
-        match self.semaphores.find(name) {
-            Some(semaphore) => {
-                if !src.is_empty() {
-                    let reach = if at.half() == Half::Open { &self.reach } else { &self.guarded };
-                    reach.write(at.in_half(), src).expect("memory of a rank whose semaphores are mapped");
-                }
-                // The fence by which a post finds out who sleeps is what a strict one needs after it.
-                if let Err(why) = semaphore.post(name, n, self.rank.0, name.has_one_producer()) {
-                    self.refuse_signal(call, signal, why);
-                }
+        if let Some(semaphore) = self.semaphores.find(name) {
+            if !src.is_empty() {
+                let reach = if at.half() == Half::Open { &self.reach } else { &self.guarded };
+                reach.write(at.in_half(), src).expect("memory of a rank whose semaphores are mapped");
             }
-            None => {
-                self.put_signal_far(call, site, at, src, signal, n);
-                if name.is_strict() {
-                    self.fence_at(site);
-                }
+            // The fence by which a post finds out who sleeps is what a strict one needs after it.
+            if let Err(why) = semaphore.post(name, n, self.rank.0, name.has_one_producer()) {
+                self.refuse_signal(call, signal, why);
             }
+            return None;
         }
+        // SAFETY: passed on to the caller.
+        let started = unsafe { self.start_signal_far(call, site, at, src, signal, n) };
+        if name.is_strict() {
+            self.fence_at(site);
+        }
+        (!started.is_empty()).then(|| Transfer::new(self.clone(), site, started))
     }
 
+    /// # Safety
+    /// `src` is not given back or written to before what was started is complete.
     #[track_caller]
-    fn put_signal_far(&self, call: &str, site: Site, at: At, src: &[u8], signal: Signal, n: u32) {
+    unsafe fn start_signal_far(&self, call: &str, site: Site, at: At, src: &[u8], signal: Signal, n: u32) -> Started {
         self.is_not_over(site);
         self.signals_sent.set(true);
         let notice = Notice::Post(signal.name(), n);
         let done = match self.reference.is_forced() {
             true => {
                 self.reference.count(|c| c.reference_signals += 1);
-                Reference(&self.seat).signal(site, at, src, notice)
+                Reference(&self.seat).signal(site, at, src, notice).map(|()| Started::default())
             }
-            false => self.seat.signal(site, at, src, notice),
+            // SAFETY: passed on to the caller.
+            false => unsafe { ofi::signal::start(&self.seat, site, at, src.as_ptr(), src.len(), notice) },
         };
-        if self.unless_outside(done).is_none() {
-            let outside = Outside {
-                at: at.in_half(),
-                len: src.len(),
-                ranks: self.size,
-                segment: self.seat.node().table(at.half()).len(),
-            };
-            panic!("{}: {call}: {outside}", self.rank);
+        match self.unless_outside(done) {
+            Some(started) => started,
+            None => {
+                let segment = self.seat.node().table(at.half()).len();
+                let outside = Outside { at: at.in_half(), len: src.len(), ranks: self.size, segment };
+                panic!("{}: {call}: {outside}", self.rank)
+            }
         }
     }
 

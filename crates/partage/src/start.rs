@@ -248,6 +248,7 @@ impl Launch {
                 provider: settings.provider.clone(),
                 interface: settings.interface.clone(),
                 atomics: settings.atomics == Arbiter::Network,
+                signals: settings.signals,
                 thread: !settings.no_progress_thread,
                 enter: fail::enter_service,
                 lost: |why| fail::die(1, Some(why)),

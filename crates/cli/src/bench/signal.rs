@@ -192,6 +192,33 @@ impl Way<'_> for Message {
     }
 }
 
+/// A lane of slots: the receiver reads the slot itself.
+pub struct Slots {
+    right: Outbox<u8>,
+    left: Inbox<u8>,
+}
+
+impl Way<'_> for Slots {
+    fn new(job: &Job, len: usize) -> Slots {
+        let depth = places(len);
+        let right = job.outbox(peer(job), len, depth).expect("a lane");
+        Slots { right, left: job.inbox(peer(job), len, depth).expect("a lane") }
+    }
+
+    #[inline(always)]
+    fn send(&mut self, _: &Job, src: &[u8], _: u64) {
+        self.right.put_signal(src);
+    }
+
+    #[inline(always)]
+    fn receive(&mut self, _: &Job, dst: &mut [u8], _: u64) {
+        let come = self.left.wait();
+        if !dst.is_empty() {
+            dst.copy_from_slice(&come);
+        }
+    }
+}
+
 /// Two ranks that pass data to and fro.
 struct Pair<W> {
     way: W,
@@ -298,6 +325,20 @@ pub fn semaphore_stream(b: &Bench) -> Measured {
         }
     };
     stream(b, ours)
+}
+
+/// The same through a lane of slots.
+pub fn stream_8(b: &Bench) -> Measured {
+    let job = b.job;
+    let mut right = job.outbox::<u64>(peer(job), 1, 1024).expect("a lane");
+    let mut left = job.inbox::<u64>(peer(job), 1, 1024).expect("a lane");
+    stream(b, || {
+        if b.me == 0 {
+            (0..STREAM as u64).for_each(|k| right.put_signal(&[k]));
+        } else {
+            (0..STREAM as u64).for_each(|k| assert_eq!(*left.wait(), [k]));
+        }
+    })
 }
 
 /// Nanoseconds of a message of a stream, beside a raw ring.

@@ -38,6 +38,8 @@ use std::time::{Duration, Instant};
 
 /// Messages of one net that a rank may have under way to a process.
 pub const WINDOW: u32 = 128;
+/// So many messages that have ended are not kept from their sources.
+pub(super) const UNTOLD: u32 = WINDOW / 8;
 /// The longest message.
 pub const LONGEST: usize = size_of::<Head>() + ARGS + LARGE;
 /// Receive buffers. What comes when all are in use waits in the network.
@@ -111,6 +113,8 @@ fn whose(ranks: &Ranks, net: usize, rank: usize) -> usize {
 #[derive(Debug, Default)]
 pub(super) struct Account {
     ended: AtomicU32,
+    /// How many slots of its FIFO have been emptied.
+    pub emptied: AtomicU64,
     /// Is it among those that are to be told?
     listed: AtomicBool,
     /// The number of the next message that is to be taken. Used by whoever reads the queue.
@@ -366,6 +370,7 @@ impl Net {
         let at = self.account(net, target, source);
         let account = &self.accounts[at];
         account.ended.fetch_add(n, AcqRel);
+        self.untold.fetch_add(n, Relaxed);
         if !account.listed.swap(true, AcqRel) {
             self.owing.lock().unwrap_or_else(PoisonError::into_inner).push(at);
             self.owed.fetch_add(1, Release);
@@ -379,6 +384,7 @@ impl Net {
         }
         let owing = std::mem::take(&mut *self.owing.lock().unwrap_or_else(PoisonError::into_inner));
         self.owed.fetch_sub(owing.len(), Relaxed);
+        self.untold.store(0, Relaxed);
         let each = self.extents.len();
         for at in owing {
             let (account, source) = (&self.accounts[at], at % each);
@@ -387,7 +393,9 @@ impl Net {
             let number = account.ended.load(Acquire);
             let (net, target) = if at < each { (AM, self.first) } else { (CALL, self.first + at / each - 1) };
             let head = Head { number, ..self.head(ENDED, target, source, net as u16) };
-            self.post_or_keep(ranks.place(source).0, head, &[], &[]);
+            let emptied = account.emptied.load(Acquire);
+            let args = if emptied > 0 { bytes_of(&emptied) } else { &[] };
+            self.post_or_keep(ranks.place(source).0, head, args, &[]);
         }
     }
 
@@ -490,6 +498,9 @@ impl Net {
             }
             ENDED => {
                 self.was_told(ranks, usize::from(head.handler).min(CALL), target, source, head.number);
+                if let Ok(emptied) = bytemuck::try_pod_read_unaligned::<u64>(args) {
+                    self.were_emptied(target, ranks.place(source).0, emptied);
+                }
                 node.ring(ranks.near(target));
             }
             MEET => {
@@ -555,7 +566,15 @@ impl<'m> Message<'m> {
 }
 
 /// Runs a handler; true if it has replied.
-fn run(node: &Node, target: usize, source: usize, handler: u16, args: &[u8], payload: &[u8], way: Way) -> bool {
+pub(super) fn run(
+    node: &Node,
+    target: usize,
+    source: usize,
+    handler: u16,
+    args: &[u8],
+    payload: &[u8],
+    way: Way,
+) -> bool {
     // Payloads begin at a multiple of eight, as far as the provider keeps to what buffers and lengths suggest.
     let mut copy = vec![];
     let payload = match payload.as_ptr().addr().is_multiple_of(8) {
@@ -595,8 +614,8 @@ impl Seat {
         payload: &[u8],
     ) -> bool {
         let (process, whose) = (ranks.place(to).0, whose(ranks, lane, to));
-        let (sent, number) = (&self.sent[lane][whose], &self.numbers[lane][process]);
-        if sent.get().wrapping_sub(net.desks[self.i].over(lane, whose)) >= WINDOW {
+        let number = &self.numbers[lane][process];
+        if !self.has_room(net, lane, whose) {
             return false;
         }
         let kind = if lane == AM { REQUEST } else { CALLED };
@@ -605,13 +624,26 @@ impl Seat {
             return false;
         }
         self.is_at_it(net);
-        sent.set(sent.get().wrapping_add(1));
         number.set(number.get().wrapping_add(1));
+        self.has_sent(lane, whose);
+        true
+    }
+
+    /// May one more be under way to this process, or of calls to this rank?
+    #[inline]
+    pub(super) fn has_room(&self, net: &Net, lane: usize, whose: usize) -> bool {
+        self.sent[lane][whose].get().wrapping_sub(net.desks[self.i].over(lane, whose)) < WINDOW
+    }
+
+    /// One more is.
+    #[inline]
+    pub(super) fn has_sent(&self, lane: usize, whose: usize) {
+        let sent = &self.sent[lane][whose];
+        sent.set(sent.get().wrapping_add(1));
         self.total.set(self.total.get() + 1);
         if !self.listed[lane][whose].replace(true) {
             self.not_quiet.borrow_mut().push((lane, whose));
         }
-        true
     }
 
     /// Has everything of this net to this process, or of calls to this rank, ended?

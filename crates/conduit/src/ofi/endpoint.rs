@@ -168,6 +168,13 @@ impl Entry {
     pub fn releases_buffer(&self) -> bool {
         self.flags & FI_MULTI_RECV != 0
     }
+
+    /// A put with data has come from another endpoint, and its bytes are in memory: the data. There is no context then.
+    #[inline]
+    pub fn remote_data(&self) -> Option<u64> {
+        let is_one = self.flags & (FI_REMOTE_CQ_DATA | FI_RECV | FI_WRITE) == FI_REMOTE_CQ_DATA;
+        is_one.then_some(self.data)
+    }
 }
 
 /// An operation that has failed, or the queue itself.
@@ -446,6 +453,47 @@ impl Endpoint {
         context: *mut Context,
         delivery: bool,
     ) -> Posted {
+        let flags = if delivery { FI_COMPLETION | FI_DELIVERY_COMPLETE } else { FI_COMPLETION };
+        // SAFETY: passed on to the caller.
+        unsafe { self.write_msg(to, (buf, len), desc, at, context, 0, flags) }
+    }
+
+    /// A put that brings data of [`cq_data_size`](Self::cq_data_size) bytes beside its own: [`poll`](Self::poll) at the target
+    /// gives it ([`Entry::remote_data`]) when the put's bytes are in memory there. It completes here when its memory may be used
+    /// again.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "what a put consists of")]
+    pub unsafe fn write_data(
+        &self,
+        to: Peer,
+        buf: *const u8,
+        len: usize,
+        desc: Desc,
+        at: Remote,
+        context: *mut Context,
+        data: u64,
+    ) -> Posted {
+        // SAFETY: passed on to the caller.
+        unsafe { self.write_msg(to, (buf, len), desc, at, context, data, FI_COMPLETION | FI_REMOTE_CQ_DATA) }
+    }
+
+    /// # Safety
+    /// As for [`write`](Self::write).
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "what a put consists of")]
+    unsafe fn write_msg(
+        &self,
+        to: Peer,
+        (buf, len): (*const u8, usize),
+        desc: Desc,
+        at: Remote,
+        context: *mut Context,
+        data: u64,
+        flags: u64,
+    ) -> Posted {
         let iov = iovec { iov_base: buf.cast_mut().cast(), iov_len: len };
         let there = fi_rma_iov { addr: at.addr, len, key: at.key };
         let mut desc = desc.0;
@@ -457,9 +505,8 @@ impl Endpoint {
             rma_iov: &there,
             rma_iov_count: 1,
             context: context.cast(),
-            data: 0,
+            data,
         };
-        let flags = if delivery { FI_COMPLETION | FI_DELIVERY_COMPLETE } else { FI_COMPLETION };
         // SAFETY: an enabled endpoint; the description lives as long as the call, and what it describes as long as the
         // caller promises; a put does not write to its source.
         self.posted(unsafe { ((*(*self.opened.ep).rma).writemsg)(self.opened.ep, &msg, flags) })
@@ -894,6 +941,7 @@ mod tests {
         buffers: [Vec<u8>; 2],
         contexts: Vec<Context>,
         messages: RefCell<Vec<Vec<u8>>>,
+        data: RefCell<Vec<u64>>,
         released: RefCell<Vec<u64>>,
         done: RefCell<Vec<u64>>,
         broken: RefCell<Vec<Broken>>,
@@ -918,6 +966,7 @@ mod tests {
                 buffers: [vec![0; BUFFER], vec![0; BUFFER]],
                 contexts: (0..16).map(Context::new).collect(),
                 messages: RefCell::default(),
+                data: RefCell::default(),
                 released: RefCell::default(),
                 done: RefCell::default(),
                 broken: RefCell::default(),
@@ -950,6 +999,10 @@ mod tests {
                 Err(broken) => return self.broken.borrow_mut().push(*broken),
             };
             for entry in &entries[..n] {
+                if let Some(data) = entry.remote_data() {
+                    self.data.borrow_mut().push(data);
+                    continue;
+                }
                 // SAFETY: contexts live as long as the side.
                 let word = unsafe { (*entry.context).word };
                 if entry.is_message() {
@@ -1053,6 +1106,33 @@ mod tests {
     }
 
     /// Every operation on every type, to another endpoint and to its own process's.
+    #[test]
+    fn the_data_of_a_put_comes_when_its_bytes_have() {
+        let Some((mut a, mut b, _watchdog)) = two() else { return };
+        if a.ep().cq_data_size() < 4 {
+            return println!("SKIPPED: puts with {} bring no data", a.ep().provider());
+        }
+        let peer = a.ep().insert(b.ep().name()).unwrap();
+        a.post_buffer(0);
+        b.post_buffer(0);
+        for (n, len) in [1, 8, 64, 4096, 16384, 65537, 1 << 20, 8].into_iter().enumerate() {
+            let (src, context) = (pattern(len, n), a.context(3));
+            let data = u64::from(u32::MAX) - n as u64;
+            a.done.borrow_mut().clear();
+            // SAFETY: `src` and the context outlive the completion, for which `until` waits.
+            let put = || unsafe {
+                a.ep().write_data(peer, src.as_ptr(), len, Desc::NONE, b.remote().offset(4096), context, data)
+            };
+            accepted(&[&a, &b], put);
+            until("the data", &[&a, &b], || !b.data.borrow().is_empty());
+            assert_eq!(b.memory[4096..4096 + len], src, "{len} bytes");
+            assert_eq!(b.data.take(), [data], "{len} bytes");
+            until("a put", &[&a, &b], || *a.done.borrow() == [3]);
+            b.memory.fill(0);
+        }
+        assert!(a.data.borrow().is_empty() && b.done.borrow().is_empty() && b.messages.borrow().is_empty());
+    }
+
     #[test]
     fn atomics_that_are_valid_do_what_they_say() {
         let Some((mut a, b, _watchdog)) = two() else { return };

@@ -149,6 +149,7 @@ constants! {
     FI_REMOTE_READ: u64 = 1 << 12;
     FI_REMOTE_WRITE: u64 = 1 << 13;
     FI_MULTI_RECV: u64 = 1 << 16;
+    FI_REMOTE_CQ_DATA: u64 = 1 << 17;
     FI_COMPLETION: u64 = 1 << 24;
     FI_DELIVERY_COMPLETE: u64 = 1 << 28;
     FI_SOURCE: u64 = 1 << 57;

@@ -5,6 +5,7 @@
 //!
 //! * [`am`]: messages, their credits and their ends; [`letters`]: calls and results until their rank takes them; [`rma`]:
 //!   puts and gets; [`segment`]: which memory the network knows; [`progress`]: who looks at the completion queue, and when.
+//!   [`signal`]: puts that notify, by message, by one put, or by a FIFO.
 //!   Atomics go by messages (see [`crate::reference`]), but for those of a domain, which may be the network's own:
 //!   [`mod@atomic`].
 //! * [`endpoint`]: libfabric's objects, typed, without policy; `fi`: what is called of the library.
@@ -25,6 +26,7 @@ pub mod letters;
 pub mod progress;
 pub mod rma;
 pub mod segment;
+pub mod signal;
 
 use crate::contract::Exchange;
 use crate::ranks::Ranks;
@@ -36,6 +38,7 @@ use bytemuck::{Pod, Zeroable};
 use endpoint::{Asked, Endpoint, Peer};
 use rma::Ops;
 use segment::{Extent, Regions};
+use signal::{Sender, Signals, Ways};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -54,6 +57,8 @@ pub struct Settings {
     pub patience: Duration,
     /// Shall the network do atomics itself, also one that is a library at both ends?
     pub atomics: bool,
+    /// How signals go.
+    pub signals: Ways,
     /// Is there a thread that makes progress while ranks compute?
     pub thread: bool,
     /// What that thread does first.
@@ -65,8 +70,9 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let patience = Duration::from_secs(10);
-        let (provider, interface, atomics) = Default::default();
-        Settings { provider, interface, atomics, patience, thread: true, enter: || (), lost: |why| panic!("{why}") }
+        let (provider, interface, atomics, signals) = Default::default();
+        let (enter, lost): (fn(), fn(&str)) = (|| (), |why| panic!("{why}"));
+        Settings { provider, interface, atomics, signals, patience, thread: true, enter, lost }
     }
 }
 
@@ -175,6 +181,9 @@ pub struct Net {
     /// Which of them are to be told.
     owing: Mutex<Vec<usize>>,
     owed: AtomicUsize,
+    /// How many messages have ended since sources were told; about.
+    untold: AtomicU32,
+    signals: Signals,
     /// Held by whoever reads the completion queue: what comes is put into order under it.
     reading: Mutex<Early>,
     /// Where messages are received.
@@ -223,6 +232,7 @@ pub struct Seat {
     gets: Cell<u64>,
     looks: Cell<u32>,
     turns: letters::Turns,
+    signals: Sender,
 }
 
 /// What the processes of several nodes tell each other.
@@ -248,7 +258,7 @@ impl Net {
             use std::hash::{BuildHasher, RandomState};
             RandomState::new().hash_one(std::process::id())
         };
-        let hello = Hello { nonce: random(), keys: random() & !((1 << 37) - 1) };
+        let hello = Hello { nonce: random(), keys: random() & !(segment::KEYS - 1) };
         let mut mine = bytemuck::bytes_of(&hello).to_vec();
         match &opened {
             Ok(endpoint) => mine.extend([&[1], endpoint.name()].concat()),
@@ -298,6 +308,7 @@ impl Net {
             Some(address) => format!("PARTAGE_INTERFACE={address}: {why}"),
             None => why,
         })?;
+        Signals::check(settings.signals, &endpoint)?;
         match endpoint.mr_mode() & segment::NOT_DONE {
             0 => Ok(endpoint),
             mode => Err(format!(
@@ -318,6 +329,7 @@ impl Net {
     ) -> Net {
         let (processes, count, mine) = (peers.len(), ranks.count(), ranks.mine());
         Net {
+            signals: Signals::new(settings.signals, &endpoint, mine.len(), processes),
             endpoint,
             native: Native::new(processes),
             peers: peers.into(),
@@ -331,6 +343,7 @@ impl Net {
             accounts: (0..count * (1 + mine.len())).map(|_| Account::default()).collect(),
             owing: Mutex::default(),
             owed: AtomicUsize::new(0),
+            untold: AtomicU32::new(0),
             reading: Mutex::default(),
             buffers: (0..am::BUFFERS).map(Buffer::new).collect(),
             idle_buffers: Mutex::new((0..am::BUFFERS).collect()),
@@ -424,7 +437,8 @@ impl Seat {
         let numbers = [0, 1].map(|_| zeros(net.peers.len()));
         let sent = [zeros(net.peers.len()), zeros(ranks.count())];
         let listed = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(false)).collect());
-        let (total, started, bytes, puts, gets, looks, turns, not_quiet) = Default::default();
+        let (total, started, bytes, puts, gets, looks, turns) = Default::default();
+        let (not_quiet, signals) = Default::default();
         Seat {
             i: rank - ranks.mine().start,
             rank,
@@ -439,6 +453,7 @@ impl Seat {
             gets,
             looks,
             turns,
+            signals,
         }
     }
 
@@ -450,6 +465,11 @@ impl Seat {
     /// Puts and gets that were made.
     pub fn transfers(&self) -> (u64, u64) {
         (self.puts.get(), self.gets.get())
+    }
+
+    /// Signals that were sent, by their way.
+    pub fn signals(&self) -> signal::Counts {
+        self.signals.counts()
     }
 }
 

@@ -18,7 +18,7 @@
 //! died, and the launcher says so and ends this one; if it has not within a second and a half, this process ends the job
 //! itself, with what the network said.
 
-use super::am::{Early, Message, OF_BOUNCE, OF_BUFFER, OF_OP};
+use super::am::{self, Early, Message, OF_BOUNCE, OF_BUFFER, OF_OP};
 use super::endpoint::Entry;
 use super::{Net, Seat, one_more};
 use crate::shm::Node;
@@ -50,6 +50,10 @@ impl Net {
         let found = match self.endpoint.poll(&mut entries) {
             Ok(0) => {
                 drop(early);
+                if self.has_fifos() && self.end_if(|| self.look_at_fifos(node)) {
+                    self.settle_some(node);
+                    return true;
+                }
                 return (self.owes() || self.hungry.load(Relaxed)) && self.settle(node);
             }
             Ok(n) => &entries[..n],
@@ -59,7 +63,10 @@ impl Net {
             }
         };
         self.deal_with(node, found, early);
-        self.settle(node);
+        if self.has_fifos() {
+            self.end_if(|| self.look_at_fifos(node));
+        }
+        self.settle_some(node);
         true
     }
 
@@ -68,9 +75,14 @@ impl Net {
         let mut messages: [Option<(usize, Message<'_>)>; BATCH] = [None; BATCH];
         let mut late = vec![];
         for (entry, place) in found.iter().zip(&mut messages) {
-            *place = self.sort(node, entry, &mut early, &mut late);
+            if entry.remote_data().is_none() {
+                *place = self.sort(node, entry, &mut early, &mut late);
+            }
         }
         drop(early);
+        for data in found.iter().filter_map(Entry::remote_data) {
+            self.end_if(|| self.take_data(node, data as u32));
+        }
         for (buffer, message) in messages.iter_mut().filter_map(Option::take) {
             self.handle_or_end(node, message);
             self.leave_buffer(buffer);
@@ -82,22 +94,39 @@ impl Net {
 
     /// Posts and sends what could not be before; true if something was sent. Whoever waits for room tries again.
     fn settle(&self, node: &Node) -> bool {
+        let sent = self.settle_some(node);
+        self.tell_ended(node.ranks());
+        sent
+    }
+
+    /// The same, but sources are told of a few messages that have ended at the next look that finds nothing: a rank that has got
+    /// what it waits for answers first.
+    fn settle_some(&self, node: &Node) -> bool {
         self.post_buffers();
         let sent = self.send_kept();
-        self.tell_ended(node.ranks());
+        if self.untold.load(Relaxed) >= am::UNTOLD {
+            self.tell_ended(node.ranks());
+        }
         if self.hungry.load(Relaxed) && self.hungry.swap(false, Relaxed) {
             node.mine().for_each(|rank| node.ring(node.ranks().near(rank)));
         }
         sent
     }
 
-    /// A message that cannot be understood ends the job: unwinding might give memory back that the network has.
     fn handle_or_end(&self, node: &Node, message: Message<'_>) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.handle(node, message))) {
-            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-            // Without words it is the end of the job already, on its way.
-            text.into_iter().for_each(|text| (self.settings.lost)(text));
-            resume_unwind(panic);
+        self.end_if(|| self.handle(node, message));
+    }
+
+    /// A message that cannot be understood ends the job: unwinding might give memory back that the network has.
+    fn end_if<R>(&self, panics: impl FnOnce() -> R) -> R {
+        match catch_unwind(AssertUnwindSafe(panics)) {
+            Ok(done) => done,
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+                // Without words it is the end of the job already, on its way.
+                text.into_iter().for_each(|text| (self.settings.lost)(text));
+                resume_unwind(panic)
+            }
         }
     }
 
@@ -191,8 +220,8 @@ impl Net {
                 continue;
             }
             while self.poll(node) {}
-            // What finds no room makes no event when there is some.
-            self.endpoint.wait(if self.owes() { SLEEP / 100 } else { SLEEP });
+            // What finds no room makes no event when there is some, and neither does a put into a FIFO.
+            self.endpoint.wait(if self.owes() || self.has_fifos() { SLEEP / 100 } else { SLEEP });
         }
     }
 }

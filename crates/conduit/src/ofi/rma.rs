@@ -70,7 +70,8 @@ impl Ops {
         self.completed.load(Acquire)
     }
 
-    fn is_done(&self, number: u64) -> bool {
+    /// Has this one completed?
+    pub fn is_done(&self, number: u64) -> bool {
         let op = &self.ops[number as usize % TOKENS];
         op.number.load(Relaxed) != number || !op.busy.load(Acquire)
     }
@@ -136,7 +137,17 @@ enum Way {
 #[must_use]
 pub struct Started(Range<u64>);
 
+/// Those with these numbers.
+pub(super) fn started(numbers: Range<u64>) -> Started {
+    Started(numbers)
+}
+
 impl Started {
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Both, and what was started between them.
     pub fn and(self, later: Started) -> Started {
         Started(self.0.start..later.0.end)

@@ -25,6 +25,11 @@ pub(super) const NOT_DONE: i32 = FI_MR_LOCAL | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR;
 /// Bytes that are registered at a time.
 pub const CHUNK: u64 = 16 << 20;
 
+/// Keys of one process are below this.
+pub(super) const KEYS: u64 = 1 << 38;
+/// Set in those of FIFOs, which are not of segments.
+pub(super) const FIFOS: u64 = 1 << 37;
+
 /// What is registered, by key.
 pub(super) type Regions = BTreeMap<u64, Region>;
 
@@ -99,6 +104,11 @@ impl Net {
         self.keys | (half as u64) << 36 | (i as u64) << 20 | chunk
     }
 
+    /// How much of a rank's segment is registered.
+    pub(super) fn extent(&self, rank: usize) -> [u64; 5] {
+        [0, 1, 2, 3, 4].map(|i| self.extents[rank].0[i].load(Acquire))
+    }
+
     /// A place in a segment as the network names it, and how many bytes from there on have that name.
     pub(super) fn remote(&self, ranks: &Ranks, at: At) -> (Remote, u64) {
         let offset = at.in_half().offset;
@@ -129,8 +139,7 @@ pub(super) fn check(seat: &shm::Seat, site: Site, at: At, len: usize) -> Result<
 pub(crate) struct OnExtent;
 impl Handler for OnExtent {
     fn run(&self, arrival: &Arrival<'_>) {
-        let extents = arrival.node().net().map(|net| &net.extents[arrival.target()]);
-        let all = extents.map_or([0; 5], |e| [0, 1, 2, 3, 4].map(|i| e.0[i].load(Acquire)));
+        let all = arrival.node().net().map_or([0; 5], |net| net.extent(arrival.target()));
         let (slot, _) = arrival.open::<u64>();
         let [a, b, c, d, e] = all;
         arrival.reply(EXTENT_IS, &[slot, a, b, c, d, e], &[]);

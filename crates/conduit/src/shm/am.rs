@@ -23,6 +23,7 @@ use crate::ring::{Credit, Got, Head, Ring, Shown, WORDS};
 use crate::shm::mail::{AM, CALL, Kept, Letterbox, Mail, NETS};
 use crate::shm::progress::{Helper, Rest};
 use crate::shm::{Node, Seat};
+use crate::signal::Notice;
 use crate::sync::{full_fence, ticks_per_us};
 use crate::wait::{Aborted, Bell, Step};
 use crate::word::Atomic;
@@ -420,6 +421,11 @@ impl Seat {
         self.far.as_ref().map_or((0, 0), |far| far.transfers())
     }
 
+    /// Signals to other nodes, by their way.
+    pub fn far_signals(&self) -> ofi::signal::Counts {
+        self.far.as_ref().map_or_else(Default::default, |far| far.signals())
+    }
+
     /// Is this place on another node?
     #[inline]
     pub fn is_far(&self, at: At) -> bool {
@@ -493,6 +499,13 @@ impl Conduit for Seat {
         let outside = || reach.check(at, what.width.into()).err();
         reach.atomic(at, what).ok_or_else(|| outside().map_or(Failure::NotAWord, Failure::Outside))
     }
+
+    fn signal(&self, site: Site, at: At, src: &[u8], notice: Notice) -> Result<(), Failure> {
+        match self.is_far(at) {
+            true => ofi::signal::signal(self, site, at, src, notice),
+            false => reference::signal(self, site, at, src, notice),
+        }
+    }
 }
 
 /// The same rank with the Core of its conduit only: everything else goes by messages.
@@ -538,16 +551,18 @@ mod tests {
             let sum = n + payload.iter().map(|&b| u64::from(b)).sum::<u64>();
             arrival.reach().atomic(at, Atomic::on_u64(crate::word::Op::Add, sum)).unwrap();
             if reply != 0 {
-                arrival.reply(21, &[n, 0], payload);
+                arrival.reply(OURS + 1, &[n, 0], payload);
             }
         }
     }
     static COUNT: Count = Count;
+    const OURS: u16 = reference::HANDLERS;
     const SITE: fn() -> Site = || Site::here("test");
 
     fn pair() -> (Arc<Node>, Seat, Seat) {
         let node = Arc::new(Node::attach(&config(2), &mut Alone).unwrap());
-        assert!(node.set_handler(20, &COUNT) && node.set_handler(21, &COUNT) && node.set_handler(20, &COUNT));
+        let set = |number| node.set_handler(number, &COUNT);
+        assert!(set(OURS) && set(OURS + 1) && set(OURS));
         let (a, b) = (node.seat(0), node.seat(1));
         (node, a, b)
     }
@@ -558,7 +573,7 @@ mod tests {
 
     /// Both ranks are of one process here, so that what goes through queues is sent by hand.
     fn send(seat: &Seat, to: usize, n: u64, reply: bool, payload: &[u8]) -> bool {
-        seat.try_send(AM, to, 20, bytes_of(&[n, u64::from(reply)]), payload)
+        seat.try_send(AM, to, OURS, bytes_of(&[n, u64::from(reply)]), payload)
     }
 
     #[test]
@@ -568,7 +583,7 @@ mod tests {
         for len in [0, 1, 8, 40, 41, 48, 56, 57, 4096, 4097, pool::LARGE] {
             let payload = vec![1; len];
             for reply in [false, true] {
-                assert!(a.try_request(1, 20, bytes_of(&[5, u64::from(reply)]), &payload));
+                assert!(a.try_request(1, OURS, bytes_of(&[5, u64::from(reply)]), &payload));
                 assert!(send(&a, 1, 7, reply, &payload) && node.serve(1, true) > 0);
                 assert_eq!(node.serve(0, true) > 0, reply);
                 want[1] += 12 + 2 * len as u64;

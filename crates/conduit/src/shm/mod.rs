@@ -10,6 +10,7 @@
 pub mod am;
 pub mod atomic;
 pub mod control;
+pub mod lane;
 pub mod letters;
 pub mod lock;
 pub mod mail;

@@ -208,14 +208,18 @@ pub(crate) fn notify(arrival: &Arrival<'_>, notice: Notice) {
                 panic!("rank {}: a signal from rank {}: {}", arrival.target(), arrival.source(), Said(why));
             }
         }
-        Notice::Count(offset) => {
-            let (reach, at) = node.half(At::guarded(arrival.target() as u32, offset));
-            if reach.atomic(at, Atomic::on_u64(Op::Add, 1)).is_none() {
-                arrival.bad(&"a count outside");
-            }
-            node.wake(arrival.target());
-        }
+        Notice::Store { offset, value } => change(arrival, offset, Atomic::on_u64(Op::Store, value)),
+        Notice::Add { offset, value } => change(arrival, offset, Atomic::on_u64(Op::Add, value)),
     }
+}
+
+/// Does this to a word of the target's guarded half, and wakes it.
+fn change(arrival: &Arrival<'_>, offset: u64, what: Atomic) {
+    let (reach, at) = arrival.node().half(At::guarded(arrival.target() as u32, offset));
+    if reach.atomic(at, what).is_none() {
+        arrival.bad(&"a word outside");
+    }
+    arrival.node().wake(arrival.target());
 }
 
 /// Why a post was refused, in words.

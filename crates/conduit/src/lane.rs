@@ -1,0 +1,323 @@
+//! Lanes: slots of one rank that one other fills, in turn, and the credit that says when it may.
+//!
+//! The receiver has `depth` slots, each a [`Flag`] and room for elements behind it. The sender fills one after the other, and
+//! begins again with the first. A flag says how many elements lie in the slot and in which *turn* they were put: the receiver,
+//! which knows the next slot and its turn, looks at that one word. It counts the slots that it has done with in the sender's
+//! [`Credit`]. The sender looks there only when it has filled all that it knows to be free.
+//!
+//! Flag and elements begin in the same cache line: a message of 56 bytes is one line, which goes from core to core once.
+//!
+//! # Who may touch what
+//! Message `k` lies in slot `k mod depth`. The sender fills that slot when the credit has counted message `k - depth`, which the
+//! receiver counts when it has done with it. So a slot has one user at a time: the sender from then until it stores the
+//! flag, the receiver from when it has seen the flag until it counts.
+//!
+//! # Memory ordering
+//! * The flag's release store and the receiver's acquire load hand the elements over.
+//! * The credit's release store (or addition, where a message brings it) and the sender's acquire load hand the slot back: what the
+//!   receiver has read is read.
+//! * Whoever has stored either makes a full fence and looks at the other's bell (see [`crate::wait`]): a rank that sleeps for it
+//!   is woken.
+//!
+//! Does not contain: where slots lie, and how the two ends find each other ([`crate::shm::lane`]).
+
+use crate::sync::{AtomicU64, Ordering::*};
+
+/// A flag has so many bits for the number of elements.
+const LEN_BITS: u32 = 48;
+/// Slots of more elements there are not.
+pub const MOST_LEN: usize = (1 << LEN_BITS) - 1;
+const TURN: u64 = 1 << LEN_BITS;
+
+/// The first word of a slot: the turn in which it was filled, of 16 bits, and how many elements lie in it. Zero: nothing yet.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(transparent))]
+pub struct Flag(AtomicU64);
+
+/// How many slots the receiver has done with. In the sender's memory, in a line of its own.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C, align(64)))]
+pub struct Credit(AtomicU64);
+
+impl Credit {
+    /// So many slots were given back.
+    #[inline(always)]
+    pub fn given(&self) -> u64 {
+        self.0.load(Acquire)
+    }
+}
+
+/// How far an end is: which slot is next, and in which turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    depth: usize,
+    next: usize,
+    /// As flags have it.
+    turn: u64,
+}
+
+impl Place {
+    fn new(depth: usize) -> Place {
+        assert!(depth > 0);
+        Place { depth, next: 0, turn: TURN }
+    }
+
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.next += 1;
+        if self.next == self.depth {
+            (self.next, self.turn) = (0, self.turn.wrapping_add(TURN));
+        }
+    }
+}
+
+/// The sender's side.
+#[derive(Debug)]
+pub struct Sending {
+    place: Place,
+    sent: u64,
+    /// So many may be sent, as far as is known.
+    most: u64,
+}
+
+impl Sending {
+    /// Of a lane with so many slots, all of them free.
+    pub fn new(depth: usize) -> Sending {
+        Sending { place: Place::new(depth), sent: 0, most: depth as u64 }
+    }
+
+    /// How many slots are known to be free.
+    #[inline(always)]
+    pub fn room(&self) -> u64 {
+        self.most - self.sent
+    }
+
+    /// How many messages were sent.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Does the credit say that there is room?
+    #[inline(always)]
+    pub fn may_refill(&self, credit: &Credit) -> bool {
+        credit.given() + self.place.depth as u64 > self.sent
+    }
+
+    /// Asks the credit whether there is room.
+    #[inline(always)]
+    pub fn refill(&mut self, credit: &Credit) -> bool {
+        self.most = credit.given() + self.place.depth as u64;
+        self.most > self.sent
+    }
+
+    /// The slot that is next.
+    #[inline(always)]
+    pub fn slot(&self) -> usize {
+        self.place.next
+    }
+
+    /// The slot `n` after it.
+    #[inline(always)]
+    pub fn slot_after(&self, n: usize) -> usize {
+        let at = self.place.next + n;
+        if at < self.place.depth { at } else { at % self.place.depth }
+    }
+
+    /// The next slot is filled with so many elements: what its flag is to say.
+    #[inline(always)]
+    pub fn filled(&mut self, len: usize) -> u64 {
+        debug_assert!(self.room() > 0 && len <= MOST_LEN);
+        let flag = self.place.turn | len as u64;
+        self.place.advance();
+        self.sent += 1;
+        flag
+    }
+}
+
+impl Flag {
+    /// Says it, after which there is a full fence: whoever called this may look at the receiver's bell.
+    #[inline(always)]
+    pub fn raise(&self, flag: u64) {
+        // On x86-64 the locked exchange is the fence too.
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        self.0.swap(flag, AcqRel);
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        {
+            self.0.store(flag, Release);
+            crate::sync::full_fence();
+        }
+    }
+}
+
+/// The receiver's side.
+#[derive(Debug)]
+pub struct Receiving {
+    place: Place,
+    taken: u64,
+    given: u64,
+}
+
+impl Receiving {
+    /// Of a lane with so many slots.
+    pub fn new(depth: usize) -> Receiving {
+        Receiving { place: Place::new(depth), taken: 0, given: 0 }
+    }
+
+    /// The slot that is next.
+    #[inline(always)]
+    pub fn slot(&self) -> usize {
+        self.place.next
+    }
+
+    /// How many messages were taken.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// How many elements have come to the next slot, whose flag this is; `None` while nothing has.
+    #[inline(always)]
+    pub fn look(&self, flag: &Flag) -> Option<usize> {
+        // As far as the turn goes they are equal, and then the rest is the length.
+        let len = flag.0.load(Acquire) ^ self.place.turn;
+        (len < TURN).then_some(len as usize)
+    }
+
+    /// Takes what lies in the next slot.
+    #[inline(always)]
+    pub fn take(&mut self) {
+        self.place.advance();
+        self.taken += 1;
+    }
+
+    /// All that was taken is done with: how many more slots that gives back than were given before.
+    #[inline(always)]
+    pub fn give(&mut self) -> u64 {
+        let more = self.taken - self.given;
+        self.given = self.taken;
+        more
+    }
+
+    /// The same where the credit is reached by a store, after which there is a full fence.
+    #[inline(always)]
+    pub fn give_to(&mut self, credit: &Credit) {
+        self.given = self.taken;
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        credit.0.swap(self.given, AcqRel);
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        {
+            credit.0.store(self.given, Release);
+            crate::sync::full_fence();
+        }
+    }
+
+    /// How many slots were given back.
+    pub fn given(&self) -> u64 {
+        self.given
+    }
+
+    /// Another one that is as far.
+    pub fn copied(&self) -> Receiving {
+        Receiving { ..*self }
+    }
+
+    /// Has everything arrived, if `sent` messages were sent? Flags are found by slot.
+    pub fn has_all<'f>(&self, sent: u64, flag: impl Fn(usize) -> &'f Flag) -> bool {
+        let mut at = self.copied();
+        (self.taken..sent).all(|_| {
+            let come = at.look(flag(at.slot())).is_some();
+            at.take();
+            come
+        })
+    }
+}
+
+/// Where things are in the memory of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// How many slots there are.
+    pub depth: usize,
+    /// How many elements each has room for.
+    pub len: usize,
+    /// Where the elements begin in a slot.
+    pub payload: usize,
+    /// How far slots are apart.
+    pub stride: usize,
+    /// To which they are aligned.
+    pub align: usize,
+}
+
+impl Shape {
+    /// Of so many slots, for elements of this size and alignment; `None` beyond all numbers.
+    pub fn of(size: usize, align: usize, len: usize, depth: usize) -> Option<Shape> {
+        let (payload, align) = (align.max(size_of::<u64>()), align.max(64));
+        let slot = len.checked_mul(size)?.checked_add(payload)?;
+        let stride = slot.checked_next_multiple_of(align)?;
+        let fits = stride.checked_mul(depth)? < 1 << 56 && len <= MOST_LEN;
+        fits.then_some(Shape { depth, len, payload, stride, align })
+    }
+
+    /// Bytes of all slots.
+    pub fn bytes(&self) -> usize {
+        self.stride * self.depth
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_filled_and_taken_in_turn() {
+        for depth in [1, 2, 3, 8] {
+            let (mut to, mut from, credit) = (Sending::new(depth), Receiving::new(depth), Credit::default());
+            let flags: Vec<Flag> = (0..depth).map(|_| Flag::default()).collect();
+            // So often that turns begin anew.
+            for k in 0..200_000u64 {
+                let many = 1 + k as usize % depth;
+                for i in 0..many {
+                    assert!(to.room() > 0 || to.refill(&credit), "{k}");
+                    let slot = to.slot();
+                    assert_eq!(to.slot_after(depth), slot);
+                    flags[slot].raise(to.filled(i * 1000));
+                }
+                assert!(from.has_all(to.sent(), |i| &flags[i]) && !from.has_all(to.sent() + 1, |i| &flags[i]));
+                for i in 0..many {
+                    assert_eq!(from.look(&flags[from.slot()]), Some(i * 1000));
+                    from.take();
+                }
+                assert_eq!((from.look(&flags[from.slot()]), from.taken()), (None, to.sent()));
+                from.give_to(&credit);
+            }
+            assert_eq!((credit.given(), from.give()), (from.taken(), 0));
+        }
+    }
+
+    #[test]
+    fn there_is_no_room_until_some_was_given() {
+        let (mut to, mut from, credit) = (Sending::new(2), Receiving::new(2), Credit::default());
+        (0..2).for_each(|_| _ = to.filled(0));
+        assert!(to.room() == 0 && !to.may_refill(&credit) && !to.refill(&credit));
+        from.take();
+        from.take();
+        assert_eq!(from.give(), 2);
+        credit.0.fetch_add(1, Release);
+        assert!(to.may_refill(&credit) && to.refill(&credit) && to.room() == 1);
+    }
+
+    #[test]
+    fn shapes_have_room_for_all() {
+        for (size, align, len, depth) in
+            [(8, 8, 7, 3), (8, 8, 8, 1), (1, 1, 57, 2), (0, 1, 9, 9), (16, 16, 3, 2), (12, 4, 0, 1)]
+        {
+            let shape = Shape::of(size, align, len, depth).unwrap();
+            assert!(shape.payload.is_multiple_of(align) && shape.payload >= 8 && shape.stride.is_multiple_of(64));
+            assert!(shape.payload + len * size <= shape.stride && shape.stride - 64 < shape.payload + len * size);
+        }
+        let wide = Shape::of(4096, 4096, 1, 2).unwrap();
+        assert_eq!((wide.payload, wide.stride, wide.align), (4096, 8192, 4096));
+        assert_eq!(Shape::of(8, 8, 7, 4).unwrap().bytes(), 256);
+        for (size, len, depth) in [(8, usize::MAX / 8, 1), (0, 1 << 48, 1), (8, 1 << 30, 1 << 30), (1, usize::MAX, 2)] {
+            assert_eq!(Shape::of(size, 8, len, depth), None);
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Signals between nodes: bytes and the notice of them in one message, by the way that suits their length and the network.
+//!
+//! * *By message*: bytes and notice are copied into a message, and out of it by a handler ([`reference::signal`]). Every network
+//!   has it, and for few bytes it is the fastest.
+//! * *By data*: one put, which the network copies to its place, and 32 bits that the target's completion queue gives when the
+//!   bytes are there (libfabric's remote CQ data). Nothing is copied by us, and there is no rendezvous. A notice has more bits than
+//!   that, so it goes by a *ticket*.
+//! * *By FIFO*: one put of bytes and notice to a slot at the target, which whoever looks there finds to be full
+//!   ([`bounce`](crate::bounce)): for networks that do not say at the target that a put has come.
+//!
+//! # Tickets
+//! A rank has [`TICKETS`] numbers for each process. The first signal that would go by data takes one, tells the process what it
+//! stands for, and goes by message; so do others until that has been answered. When all numbers are in use, and nothing of the
+//! rank is under way to that process, it begins anew. The 32 bits are its rank and the number. A semaphore that was
+//! freed leaves a ticket for a stale name: what is posted by it is ignored, as by any stale name.
+//!
+//! # FIFOs
+//! A rank has one at each process, of [`SLOTS`] slots, made by that process when it is first asked. A slot is filled again
+//! when the put before has completed, which is when all of its bytes have arrived, and the process has said that it is empty:
+//! with what it tells of ended messages. Whoever finds no empty slot sends a message. Whoever looks at the completion
+//! queue looks at the FIFOs; since nothing wakes a sleeper, one that has FIFOs sleeps for a millisecond at most.
+//!
+//! # Ends
+//! A signal by data or FIFO is counted as a message without reply is: it takes a place in its source's window, and the
+//! target tells when it has ended. So a rank that signals faster than its target takes waits, and a rank is quiet when all
+//! notices have been given.
+//!
+//! # Memory ordering
+//! libfabric gives the data of a put when its bytes are in the target's memory, visible to the thread that reads the
+//! queue; that thread posts with release. For a FIFO see [`bounce`](crate::bounce); its handler writes, then posts.
+//! Data and notice of one signal are ordered by that; signals are not ordered among each other.
+
+use super::am::run;
+use super::endpoint::{Desc, Endpoint, Remote};
+use super::rma::{self, Started};
+use super::{Net, Seat, segment};
+use crate::am::{Arrival, Body, Handler, Way};
+use crate::bounce::{self, PAYLOAD, SLOT};
+use crate::contract::{At, Conduit, Failure};
+use crate::record::Site;
+use crate::reference::{self, DONE, EXTENT_IS, FIFO, SIGNAL, TICKET};
+use crate::shm::mail::AM;
+use crate::shm::{self, Node};
+use crate::signal::Notice;
+use bytemuck::bytes_of;
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Tickets of a rank at a process.
+pub const TICKETS: u32 = 1 << TICKET_BITS;
+const TICKET_BITS: u32 = 12;
+/// Slots of a FIFO.
+pub const SLOTS: usize = 16;
+/// From so many bytes on data is faster than messages.
+pub const FROM: usize = 8 << 10;
+
+/// How signals go to other nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Ways {
+    /// The fastest way for their length that the network has.
+    #[default]
+    Auto,
+    /// By message.
+    Message,
+    /// By data; without any by message.
+    Data,
+    /// By FIFO, if they fit.
+    Fifo,
+}
+
+impl Ways {
+    /// From how many bytes on data is used on this network; an error if it is asked for in vain.
+    fn data_from(self, endpoint: &Endpoint) -> Result<usize, String> {
+        let has_data = endpoint.cq_data_size() >= 4;
+        match self {
+            Ways::Auto if has_data => Ok(FROM),
+            Ways::Data if has_data => Ok(1),
+            Ways::Data => Err(format!(
+                "PARTAGE_SIGNAL=data: puts of the provider {} bring no data to their target; PARTAGE_SIGNAL=auto works",
+                endpoint.provider()
+            )),
+            _ => Ok(usize::MAX),
+        }
+    }
+
+    /// What that means on this network, in words.
+    pub fn describe(self, endpoint: &Endpoint) -> Result<String, String> {
+        Ok(match (self, self.data_from(endpoint)?) {
+            (Ways::Fifo, _) => format!("by FIFO up to {PAYLOAD} bytes, longer ones by message"),
+            (_, usize::MAX) => "by message".into(),
+            (_, 1) => "by data, without bytes by message".into(),
+            (_, from) => format!("by message, from {from} bytes on by data"),
+        })
+    }
+}
+
+/// What a process has of signals.
+#[derive(Debug)]
+pub(super) struct Signals {
+    /// Signals of so many bytes go by data.
+    data_from: usize,
+    by_fifo: bool,
+    /// Tickets of others, by the data that they send.
+    tickets: Mutex<HashMap<u32, (usize, Notice)>>,
+    /// FIFOs of others.
+    fifos: Mutex<Vec<Fifo>>,
+    fifo_count: AtomicUsize,
+    /// FIFOs of this process's ranks, by rank and process.
+    filled: Box<[OnceLock<Filled>]>,
+    processes: usize,
+}
+
+/// A FIFO of a rank of another node.
+#[derive(Debug)]
+struct Fifo {
+    source: usize,
+    slots: Box<[[AtomicU64; SLOT]]>,
+    /// How many were emptied.
+    emptied: u64,
+}
+
+/// What a rank has of its FIFO at a process.
+#[derive(Debug)]
+struct Filled {
+    /// What slots are filled with. Those of an operation under way are the network's, the others the rank's.
+    images: Box<[UnsafeCell<[u64; SLOT]>]>,
+    /// How many slots have been emptied, as far as was told.
+    emptied: AtomicU64,
+}
+
+// SAFETY: the images are used by the rank and, until an operation has completed, by the network, which only reads.
+unsafe impl Sync for Filled {}
+
+impl Signals {
+    /// An error if the network cannot do what is asked for.
+    pub fn check(ways: Ways, endpoint: &Endpoint) -> Result<(), String> {
+        ways.data_from(endpoint).map(|_| ())
+    }
+
+    pub fn new(ways: Ways, endpoint: &Endpoint, ranks: usize, processes: usize) -> Signals {
+        Signals {
+            data_from: ways.data_from(endpoint).unwrap_or(usize::MAX),
+            by_fifo: ways == Ways::Fifo,
+            tickets: Mutex::default(),
+            fifos: Mutex::default(),
+            fifo_count: AtomicUsize::new(0),
+            filled: (0..ranks * processes).map(|_| OnceLock::new()).collect(),
+            processes,
+        }
+    }
+}
+
+/// What only a rank's own thread has of its signals.
+#[derive(Debug, Default)]
+pub(super) struct Sender {
+    /// By process.
+    books: RefCell<HashMap<usize, Book>>,
+    counts: Cell<Counts>,
+}
+
+/// Signals of a rank to other nodes, by their way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// By message.
+    pub message: u64,
+    /// By data.
+    pub data: u64,
+    /// By FIFO.
+    pub fifo: u64,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    tickets: HashMap<(u32, [u64; 2]), Asked>,
+    /// Whether there is a FIFO; there was none to be had if the answer was 0.
+    fifo: Option<Asked>,
+    /// Slots that were filled, and the number of each one's last operation.
+    filled: u64,
+    ops: [u64; SLOTS],
+}
+
+/// Something that was asked of another process.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    /// The answer comes to this slot, and makes it that.
+    Slot(u32, u32),
+    Answered(u32),
+}
+
+impl Asked {
+    /// What it is, once that has been answered.
+    fn get(&mut self, seat: &shm::Seat) -> Option<u32> {
+        if let Asked::Slot(slot, makes) = *self {
+            let answers = &seat.landing().answers;
+            if !answers.is_done(slot) {
+                return None;
+            }
+            answers.give(slot);
+            *self = Asked::Answered(makes);
+        }
+        match *self {
+            Asked::Answered(what) => Some(what),
+            Asked::Slot(..) => None,
+        }
+    }
+}
+
+/// Starts a signal to a rank of another node. Its source may be used again when [`rma::is_done`] says so.
+///
+/// # Safety
+/// `src..src + len` can be read and is not written to until then.
+pub unsafe fn start(
+    seat: &shm::Seat,
+    site: Site,
+    at: At,
+    src: *const u8,
+    len: usize,
+    notice: Notice,
+) -> Result<Started, Failure> {
+    let (far, net) = seat.beyond();
+    if len >= net.signals.data_from
+        && net.remote(seat.node().ranks(), at).1 >= len as u64
+        && let Some(ticket) = far.ticket(seat, site, net, at.rank, notice)?
+    {
+        far.signals.count(|c| c.data += 1);
+        // SAFETY: passed on to the caller.
+        return unsafe { start_data(seat, site, at, src, len, ticket) };
+    }
+    // SAFETY: the caller's promise; it is not used after this returns.
+    let bytes = unsafe { std::slice::from_raw_parts(src, len) };
+    if net.signals.by_fifo && len <= PAYLOAD && try_fifo(seat, site, at, bytes, notice)? {
+        far.signals.count(|c| c.fifo += 1);
+        return Ok(Started::default());
+    }
+    far.signals.count(|c| c.message += 1);
+    reference::signal(seat, site, at, bytes, notice)?;
+    Ok(Started::default())
+}
+
+/// Signals a rank of another node; returns when `src` may be used again.
+pub fn signal(seat: &shm::Seat, site: Site, at: At, src: &[u8], notice: Notice) -> Result<(), Failure> {
+    // SAFETY: `src` is borrowed until this returns, which is when it may be used again.
+    let started = unsafe { start(seat, site, at, src.as_ptr(), src.len(), notice)? };
+    if !started.is_empty() {
+        rma::complete(seat, site, &started);
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As for [`start`].
+unsafe fn start_data(
+    seat: &shm::Seat,
+    site: Site,
+    at: At,
+    src: *const u8,
+    len: usize,
+    ticket: u32,
+) -> Result<Started, Failure> {
+    segment::check(seat, site, at, len)?;
+    let ((far, net), ranks) = (seat.beyond(), seat.node().ranks());
+    let process = ranks.place(at.rank as usize).0;
+    let (peer, remote) = (net.peers[process].expect("a process of another node"), net.remote(ranks, at).0);
+    let data = u64::from((far.rank as u32) << TICKET_BITS | ticket);
+    let first = far.started.get();
+    let post = || {
+        let posted = far.has_room(net, AM, process)
+            && far.try_post(net, process, len, |op| {
+                // SAFETY: the context is ours, since the operation was not busy; the caller keeps the memory until it has
+                // completed.
+                unsafe { net.endpoint.write_data(peer, src, len, Desc::NONE, remote, op.context(), data) }
+            });
+        if posted {
+            far.has_sent(AM, process);
+        }
+        posted
+    };
+    if !post() {
+        seat.wait(site, post)?;
+    }
+    Ok(rma::started(first..far.started.get()))
+}
+
+/// Puts a signal into the FIFO at its process, if there is one, and an empty slot.
+fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], notice: Notice) -> Result<bool, Failure> {
+    if !src.is_empty() {
+        reference::check(seat, at, src.len())?;
+    }
+    let ((far, net), ranks) = (seat.beyond(), seat.node().ranks());
+    let process = ranks.place(at.rank as usize).0;
+    let mut books = far.signals.books.borrow_mut();
+    let book = books.entry(process).or_default();
+    let Some(asked) = &mut book.fifo else {
+        let slot = seat.landing().answers.take(1);
+        book.fifo = Some(Asked::Slot(slot, 0));
+        // Waiting may serve others, which may signal.
+        drop(books);
+        seat.request(site, at.rank, FIFO, &u64::from(slot), &[])?;
+        return Ok(false);
+    };
+    if asked.get(seat).is_none() || !far.has_room(net, AM, process) {
+        return Ok(false);
+    }
+    let filled = net.signals.filled[far.i * net.signals.processes + process].get_or_init(Filled::new);
+    let (i, ops) = ((book.filled % SLOTS as u64) as usize, &net.ops[far.i]);
+    let is_empty = book.filled - filled.emptied.load(Acquire) < SLOTS as u64;
+    if !is_empty || book.filled >= SLOTS as u64 && !ops.is_done(book.ops[i]) {
+        return Ok(false);
+    }
+    let [what, n] = notice.encode();
+    let image = filled.images[i].get();
+    // SAFETY: the operation that had the image has completed, and only this thread starts others.
+    let len = bounce::fill(unsafe { &mut *image }, [at.offset, what, n], at.rank, src);
+    let remote = Remote { addr: (i * size_of::<[u64; SLOT]>()) as u64, key: net.fifo_key(far.rank) };
+    let (peer, number) = (net.peers[process].expect("a process of another node"), far.started.get());
+    let posted = far.try_post(net, process, len, |op| {
+        // SAFETY: the context is ours, since the operation was not busy; the image stays as long as the network, and is
+        // not written to until this has completed. With delivery: then all of it has arrived.
+        unsafe { net.endpoint.write(peer, image.cast(), len, Desc::NONE, remote, op.context(), true) }
+    });
+    if posted {
+        book.ops[i] = number;
+        book.filled += 1;
+        far.has_sent(AM, process);
+    }
+    Ok(posted)
+}
+
+impl Filled {
+    fn new() -> Filled {
+        let images = (0..SLOTS).map(|_| UnsafeCell::new([0; SLOT])).collect();
+        Filled { images, emptied: AtomicU64::new(0) }
+    }
+}
+
+impl Sender {
+    pub fn counts(&self) -> Counts {
+        self.counts.get()
+    }
+
+    fn count(&self, what: impl Fn(&mut Counts)) {
+        let mut counts = self.counts.get();
+        what(&mut counts);
+        self.counts.set(counts);
+    }
+}
+
+impl Seat {
+    /// The number of the ticket for this notice; none if it has none yet: it has been asked for then.
+    fn ticket(
+        &self,
+        seat: &shm::Seat,
+        site: Site,
+        net: &Net,
+        rank: u32,
+        notice: Notice,
+    ) -> Result<Option<u32>, Failure> {
+        let process = seat.node().ranks().place(rank as usize).0;
+        let [what, n] = notice.encode();
+        let mut books = self.signals.books.borrow_mut();
+        let tickets = &mut books.entry(process).or_default().tickets;
+        if let Some(asked) = tickets.get_mut(&(rank, [what, n])) {
+            return Ok(asked.get(seat));
+        }
+        if tickets.len() == TICKETS as usize {
+            // Nothing that has a number is under way, and no number is being told.
+            if !self.is_quiet_to(net, AM, process) || !tickets.values_mut().all(|asked| asked.get(seat).is_some()) {
+                return Ok(None);
+            }
+            tickets.clear();
+        }
+        let (number, slot) = (tickets.len() as u32, seat.landing().answers.take(1));
+        tickets.insert((rank, [what, n]), Asked::Slot(slot, number));
+        // Waiting may serve others, which may signal.
+        drop(books);
+        seat.request(site, rank, TICKET, &[slot.into(), number.into(), what, n], &[])?;
+        Ok(None)
+    }
+}
+
+impl Net {
+    fn fifo_key(&self, source: usize) -> u64 {
+        self.keys | segment::FIFOS | source as u64
+    }
+
+    /// A put has come with this data: what its ticket stands for happens.
+    pub(super) fn take_data(&self, node: &Node, data: u32) {
+        let source = (data >> TICKET_BITS) as usize;
+        let ticket = self.signals.tickets.lock().unwrap_or_else(PoisonError::into_inner).get(&data).copied();
+        let Some((target, notice)) = ticket else {
+            return self.broke(&format!("a signal of rank {source} has a ticket that it did not ask for"));
+        };
+        let arrival = Arrival::new(node, target, source, Body::Here(&[], &[]), Way::None);
+        shm::signal::notify(&arrival, notice);
+        self.ended(AM, target, source, 1);
+        node.ring(node.ranks().near(target));
+    }
+
+    /// Are there FIFOs to look at?
+    #[inline]
+    pub(super) fn has_fifos(&self) -> bool {
+        self.signals.fifo_count.load(Relaxed) > 0
+    }
+
+    /// Takes what has come into FIFOs; true if there was something.
+    pub(super) fn look_at_fifos(&self, node: &Node) -> bool {
+        let Ok(mut fifos) = self.signals.fifos.try_lock() else { return false };
+        let (mut payload, mut any) = ([0; PAYLOAD / 8], false);
+        for fifo in fifos.iter_mut() {
+            while let Some(said) = bounce::take(&fifo.slots[(fifo.emptied % SLOTS as u64) as usize], &mut payload) {
+                bounce::clear(&fifo.slots[(fifo.emptied % SLOTS as u64) as usize]);
+                fifo.emptied += 1;
+                let (source, target) = (fifo.source, said.more as usize);
+                if !node.mine().contains(&target) {
+                    self.broke(&format!("a signal of rank {source} is for rank {target}, which is not here"));
+                    return true;
+                }
+                let bytes = &bytemuck::cast_slice::<u64, u8>(&payload)[..said.len];
+                run(node, target, source, SIGNAL, bytes_of(&said.words), bytes, Way::None);
+                self.accounts[source].emptied.store(fifo.emptied, Release);
+                self.ended(AM, target, source, 1);
+                node.ring(node.ranks().near(target));
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// So many slots of a rank of this process have been emptied by a process.
+    pub(super) fn were_emptied(&self, rank: usize, process: usize, slots: u64) {
+        if let Some(filled) = self.signals.filled[(rank - self.first) * self.signals.processes + process].get() {
+            filled.emptied.fetch_max(slots, Release);
+        }
+    }
+}
+
+/// A rank tells what a number stands for; the answer says, too, which of the target's memory the network knows.
+pub(crate) struct OnTicket;
+impl Handler for OnTicket {
+    fn run(&self, arrival: &Arrival<'_>) {
+        let ([slot, number, what, n], _) = arrival.open::<[u64; 4]>();
+        let notice = Notice::decode([what, n]).filter(|_| number < TICKETS.into());
+        let Some((notice, net)) = notice.zip(arrival.node().net()) else { arrival.bad(&"a ticket for nothing") };
+        let data = (arrival.source() as u32) << TICKET_BITS | number as u32;
+        let mut tickets = net.signals.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        tickets.insert(data, (arrival.target(), notice));
+        drop(tickets);
+        let [a, b, c, d, e] = net.extent(arrival.target());
+        arrival.reply(EXTENT_IS, &[slot, a, b, c, d, e], &[]);
+    }
+}
+
+/// A rank asks for a FIFO.
+pub(crate) struct OnFifo;
+impl Handler for OnFifo {
+    fn run(&self, arrival: &Arrival<'_>) {
+        let (slot, _) = arrival.open::<u64>();
+        let Some(net) = arrival.node().net() else { arrival.bad(&"a FIFO on a node") };
+        let source = arrival.source();
+        let slots: Box<[[AtomicU64; SLOT]]> = (0..SLOTS).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect();
+        slots.iter().for_each(bounce::clear);
+        let (base, key) = (slots.as_ptr().cast_mut().cast::<u8>(), net.fifo_key(source));
+        // SAFETY: it stays as long as the network: FIFOs are not taken from their list, and regions are closed before it.
+        match unsafe { net.endpoint.register(base, size_of_val(&*slots), key) } {
+            Ok(region) => _ = net.regions.lock().unwrap_or_else(PoisonError::into_inner).insert(key, region),
+            Err(why) => net.broke(&format!("a FIFO for rank {source}: {why}")),
+        }
+        let mut fifos = net.signals.fifos.lock().unwrap_or_else(PoisonError::into_inner);
+        fifos.push(Fifo { source, slots, emptied: 0 });
+        net.signals.fifo_count.store(fifos.len(), Release);
+        drop(fifos);
+        arrival.reply(DONE, &[slot, 0], &[]);
+    }
+}
