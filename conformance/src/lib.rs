@@ -1,7 +1,7 @@
 //! One suite per contract, run under every mapping: what every job must do, however its ranks are laid out.
 //!
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
-//! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks,
+//! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks, [`slots`] that of lanes,
 //! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`found`] what reviews found, [`litmus`] what the
 //! memory model promises. [`soak`] is random traffic with checked contents, for as long as one likes.
 
@@ -19,6 +19,7 @@ pub mod lock;
 pub mod memory;
 pub mod region;
 pub mod rpc;
+pub mod slots;
 pub mod soak;
 
 /// A case: a program of all ranks.
@@ -32,6 +33,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(&region::CASES)
         .chain(&atomic::CASES)
         .chain(&lock::CASES)
+        .chain(&slots::CASES)
         .chain(&am::CASES)
         .chain(&rpc::CASES)
         .chain(&found::CASES)
