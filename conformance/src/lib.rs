@@ -1,7 +1,7 @@
 //! One suite per contract, run under every mapping: what every job must do, however its ranks are laid out.
 //!
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
-//! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks,
+//! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks, [`slots`] that of lanes,
 //! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`signal`] and [`ways`] those of
 //! semaphores and of signals by every way, [`remote`] that of other threads of ranks, [`mailbox`] that of mailboxes, [`found`] what reviews found, [`litmus`] what the
 //! memory model promises. [`soak`] is random traffic with checked contents, for as long as one likes.
@@ -23,6 +23,7 @@ pub mod region;
 pub mod remote;
 pub mod rpc;
 pub mod signal;
+pub mod slots;
 pub mod soak;
 pub mod ways;
 
@@ -38,6 +39,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(&atomic::CASES)
         .chain(&lock::CASES)
         .chain(&signal::CASES)
+        .chain(&slots::CASES)
         .chain(&am::CASES)
         .chain(&rpc::CASES)
         .chain(&ways::CASES)

@@ -321,3 +321,117 @@ mod tests {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::wait::testing::Sleeper;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+
+    #[derive(Default)]
+    struct Slot {
+        flag: Flag,
+        element: UnsafeCell<u32>,
+    }
+
+    #[derive(Default)]
+    struct Lane {
+        slots: Vec<Slot>,
+        credit: Credit,
+        sender: Sleeper,
+        receiver: Sleeper,
+    }
+
+    fn lane(depth: usize) -> Arc<Lane> {
+        Arc::new(Lane { slots: (0..depth).map(|_| Slot::default()).collect(), ..Default::default() })
+    }
+
+    impl Lane {
+        fn put(&self, to: &mut Sending, value: u32) {
+            if to.room() == 0 && !to.refill(&self.credit) {
+                self.sender.until(|| to.may_refill(&self.credit));
+                assert!(to.refill(&self.credit));
+            }
+            let slot = &self.slots[to.slot()];
+            slot.element.with_mut(|p| unsafe { *p = value });
+            slot.flag.raise(to.filled(1));
+            self.receiver.bell.ring_after_fence();
+        }
+
+        fn take(&self, from: &mut Receiving) -> u32 {
+            let slot = &self.slots[from.slot()];
+            self.receiver.until(|| from.look(&slot.flag).is_some());
+            assert_eq!(from.look(&slot.flag), Some(1));
+            from.take();
+            slot.element.with(|p| unsafe { *p })
+        }
+
+        /// By a store, or as a message does it.
+        fn give(&self, from: &mut Receiving, by_store: bool) {
+            match by_store {
+                true => from.give_to(&self.credit),
+                false => {
+                    self.credit.0.fetch_add(from.give(), AcqRel);
+                    crate::sync::full_fence();
+                }
+            }
+            self.sender.bell.ring_after_fence();
+        }
+    }
+
+    /// Whoever is late sleeps; nothing is lost, nothing is overwritten while it is read, and all comes in order.
+    fn hand_over(depth: usize, messages: u32, by_store: bool) {
+        loom::model(move || {
+            let lane = lane(depth);
+            let there = lane.clone();
+            let thread = loom::thread::spawn(move || {
+                let mut to = Sending::new(depth);
+                (0..messages).for_each(|i| there.put(&mut to, 10 + i));
+            });
+            let mut from = Receiving::new(depth);
+            for i in 0..messages {
+                assert_eq!(lane.take(&mut from), 10 + i);
+                lane.give(&mut from, by_store);
+            }
+            thread.join().unwrap();
+            assert_eq!((lane.credit.given(), from.look(&lane.slots[from.slot()].flag)), (messages.into(), None));
+        });
+    }
+
+    #[test]
+    fn loom_a_lane_of_one_slot() {
+        hand_over(1, 2, true);
+    }
+
+    #[test]
+    fn loom_a_lane_of_one_slot_by_messages() {
+        hand_over(1, 2, false);
+    }
+
+    #[test]
+    fn loom_a_lane_of_two_slots() {
+        hand_over(2, 3, true);
+    }
+
+    /// A slot that was forgotten goes back with the next.
+    #[test]
+    fn loom_forgotten_slots_go_back_with_the_next() {
+        loom::model(|| {
+            let lane = lane(2);
+            let there = lane.clone();
+            let thread = loom::thread::spawn(move || {
+                let mut to = Sending::new(2);
+                (0..4).for_each(|i| there.put(&mut to, i));
+            });
+            let mut from = Receiving::new(2);
+            for i in 0..4 {
+                assert_eq!(lane.take(&mut from), i);
+                if i % 2 == 1 {
+                    lane.give(&mut from, true);
+                }
+            }
+            thread.join().unwrap();
+        });
+    }
+}

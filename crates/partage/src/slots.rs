@@ -110,7 +110,6 @@ impl Job {
         let k = inner.lanes.next(&inner.lanes.outboxes, to);
         let mut end = End::new(inner, to, (lane::outbox(k), lane::inbox(k)), site, shape, credit);
         end.tell::<T>();
-        end.meet();
         Ok(Outbox { end, sender, flags: vec![] })
     }
 
@@ -128,7 +127,6 @@ impl Job {
         let k = inner.lanes.next(&inner.lanes.inboxes, from);
         let mut end = End::new(inner, from, (lane::inbox(k), lane::outbox(k)), site, shape, slots);
         end.tell::<T>();
-        end.meet();
         Ok(Inbox { end, receiver })
     }
 
