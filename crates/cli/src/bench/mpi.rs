@@ -231,6 +231,11 @@ type Send = unsafe extern "C" fn(*const c_void, c_int, usize, c_int, c_int, usiz
 type Receive = unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, usize, usize) -> c_int;
 type Allocate = unsafe extern "C" fn(isize, c_int, usize, usize, *mut *mut u8, *mut usize) -> c_int;
 type Put = unsafe extern "C" fn(*const c_void, c_int, usize, c_int, isize, c_int, usize, usize) -> c_int;
+type OnOne = unsafe extern "C" fn(usize) -> c_int;
+type OnRank = unsafe extern "C" fn(c_int, usize) -> c_int;
+type Free = unsafe extern "C" fn(*mut usize) -> c_int;
+type Probe = unsafe extern "C" fn(c_int, c_int, usize, *mut c_int, usize) -> c_int;
+type Finalize = unsafe extern "C" fn() -> c_int;
 type Accumulate = unsafe extern "C" fn(*const c_void, c_int, usize, c_int, isize, c_int, usize, usize, usize) -> c_int;
 
 /// MPI's functions and objects, as this process uses them.
@@ -247,13 +252,13 @@ struct Mpi {
     allocate: Allocate,
     put: Put,
     accumulate: Accumulate,
-    flush: unsafe extern "C" fn(c_int, usize) -> c_int,
-    lock_all: unsafe extern "C" fn(c_int, usize) -> c_int,
-    unlock_all: unsafe extern "C" fn(usize) -> c_int,
-    free: unsafe extern "C" fn(*mut usize) -> c_int,
-    sync: unsafe extern "C" fn(usize) -> c_int,
-    probe: unsafe extern "C" fn(c_int, c_int, usize, *mut c_int, usize) -> c_int,
-    finalize: unsafe extern "C" fn() -> c_int,
+    flush: OnRank,
+    lock_all: OnRank,
+    unlock_all: OnOne,
+    free: Free,
+    sync: OnOne,
+    probe: Probe,
+    finalize: Finalize,
 }
 
 fn good(what: &str, code: c_int) -> Result<(), String> {
@@ -306,13 +311,13 @@ impl Mpi {
                 allocate: std::mem::transmute::<*mut c_void, Allocate>(symbol(c"MPI_Win_allocate")?),
                 put: std::mem::transmute::<*mut c_void, Put>(symbol(c"MPI_Put")?),
                 accumulate: std::mem::transmute::<*mut c_void, Accumulate>(symbol(c"MPI_Accumulate")?),
-                flush: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Win_flush")?),
-                lock_all: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Win_lock_all")?),
-                unlock_all: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Win_unlock_all")?),
-                free: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Win_free")?),
-                sync: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Win_sync")?),
-                probe: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Iprobe")?),
-                finalize: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Finalize")?),
+                flush: std::mem::transmute::<*mut c_void, OnRank>(symbol(c"MPI_Win_flush")?),
+                lock_all: std::mem::transmute::<*mut c_void, OnRank>(symbol(c"MPI_Win_lock_all")?),
+                unlock_all: std::mem::transmute::<*mut c_void, OnOne>(symbol(c"MPI_Win_unlock_all")?),
+                free: std::mem::transmute::<*mut c_void, Free>(symbol(c"MPI_Win_free")?),
+                sync: std::mem::transmute::<*mut c_void, OnOne>(symbol(c"MPI_Win_sync")?),
+                probe: std::mem::transmute::<*mut c_void, Probe>(symbol(c"MPI_Iprobe")?),
+                finalize: std::mem::transmute::<*mut c_void, Finalize>(symbol(c"MPI_Finalize")?),
             })
         }
     }
