@@ -1,7 +1,7 @@
 //! One suite per contract, run under every mapping: what every job must do, however its ranks are laid out.
 //!
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
-//! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks, [`slots`] that of lanes,
+//! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks, [`slots`] and [`halo`] those of lanes and of what is built of them,
 //! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`signal`] and [`ways`] those of
 //! semaphores and of signals by every way, [`remote`] that of other threads of ranks, [`mailbox`] that of mailboxes, [`found`] what reviews found, [`litmus`] what the
 //! memory model promises. [`soak`] is random traffic with checked contents, for as long as one likes.
@@ -15,6 +15,7 @@ pub mod am;
 pub mod array;
 pub mod atomic;
 pub mod found;
+pub mod halo;
 pub mod litmus;
 pub mod lock;
 pub mod mailbox;
@@ -40,6 +41,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(&lock::CASES)
         .chain(&signal::CASES)
         .chain(&slots::CASES)
+        .chain(&halo::CASES)
         .chain(&am::CASES)
         .chain(&rpc::CASES)
         .chain(&ways::CASES)

@@ -380,9 +380,16 @@ mod models {
         }
     }
 
+    /// All orders of two threads, both of which may sleep, take too long.
+    fn model(f: impl Fn() + Sync + Send + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = model.preemption_bound.or(Some(2));
+        model.check(f);
+    }
+
     /// Whoever is late sleeps; nothing is lost, nothing is overwritten while it is read, and all comes in order.
     fn hand_over(depth: usize, messages: u32, by_store: bool) {
-        loom::model(move || {
+        model(move || {
             let lane = lane(depth);
             let there = lane.clone();
             let thread = loom::thread::spawn(move || {
@@ -417,7 +424,7 @@ mod models {
     /// A slot that was forgotten goes back with the next.
     #[test]
     fn loom_forgotten_slots_go_back_with_the_next() {
-        loom::model(|| {
+        model(|| {
             let lane = lane(2);
             let there = lane.clone();
             let thread = loom::thread::spawn(move || {

@@ -37,6 +37,8 @@ pub mod domain;
 pub mod error;
 #[deny(unsafe_code)]
 mod fail;
+#[deny(unsafe_code)]
+pub mod halo;
 mod image;
 #[deny(unsafe_code)]
 pub mod job;
