@@ -2,7 +2,8 @@
 //!
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
 //! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks,
-//! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`ways`] that of signals by every way, [`found`] what reviews found, [`litmus`] what the
+//! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`signal`] and [`ways`] those of
+//! semaphores and of signals by every way, [`remote`] that of other threads of ranks, [`mailbox`] that of mailboxes, [`found`] what reviews found, [`litmus`] what the
 //! memory model promises. [`soak`] is random traffic with checked contents, for as long as one likes.
 
 use partage::prelude::*;
@@ -16,8 +17,10 @@ pub mod atomic;
 pub mod found;
 pub mod litmus;
 pub mod lock;
+pub mod mailbox;
 pub mod memory;
 pub mod region;
+pub mod remote;
 pub mod rpc;
 pub mod signal;
 pub mod soak;
@@ -38,6 +41,8 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(&am::CASES)
         .chain(&rpc::CASES)
         .chain(&ways::CASES)
+        .chain(&remote::CASES)
+        .chain(&mailbox::CASES)
         .chain(&found::CASES)
         .chain(&litmus::CASES)
 }

@@ -131,7 +131,7 @@ fn data(job: &Job) {
     job.free_all(block);
 }
 
-/// All post to all, as often as they can, with data, each to a place of its own: nothing orders what one rank sends.
+/// All post to all, as often as they can, with data, each to a place of its own.
 fn contended(job: &Job) {
     let (me, n, times) = (job.rank().index(), job.size(), plenty(job, 40_000));
     let come = job.semaphore().unwrap();

@@ -1,8 +1,8 @@
 //! Lanes: memory of a receiver into which one sender puts, round after round, and the ways to say that it has.
 //!
 //! A lane has two *sets*, which rounds use in turn: that of round `k` is the one of its parity. A set is room for values,
-//! with a flag in front of them, on the same cache line, and a semaphore. A lane has no calls that send or receive: those
-//! are the programs that are compared. It says where things are.
+//! a flag and a semaphore, on cache lines of their own. A lane has no calls that send or receive: those are the programs that
+//! are compared. It says where things are.
 //!
 //! # When values may be overwritten
 //! The put of round `k + 2` comes where the values of round `k` have been. Nothing here waits until they have been read;
@@ -151,7 +151,7 @@ impl Outlet {
     }
 }
 
-/// Two times a flag and values, in the receiver's memory.
+/// Two times a flag and, on the next line, values, in the receiver's memory.
 #[derive(Clone, Copy, Debug)]
 struct Sets {
     first: GlobalPtr<f64>,
@@ -161,7 +161,7 @@ struct Sets {
 impl Sets {
     /// From one set to the other.
     fn stride(len: usize) -> usize {
-        (1 + len).next_multiple_of(LINE)
+        LINE + len.next_multiple_of(LINE)
     }
 
     #[inline]
@@ -171,7 +171,7 @@ impl Sets {
 
     #[inline]
     fn values(self, k: u64) -> GlobalPtr<f64> {
-        self.flag(k).add(1).cast()
+        self.flag(k).add(LINE).cast()
     }
 }
 

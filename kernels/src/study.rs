@@ -393,22 +393,21 @@ impl fmt::Display for Products {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Products { grid, ranks, amount: Amount { rounds, steps }, rows, wrong } = self;
         writeln!(f, "y = A x: {grid}, {ranks} ranks, {rounds} rounds of {steps} products; µs per product")?;
-        let heads =
-            ["compute", "send", "wait", "barrier", "synchronous", "slowest", "ratio", "total", "ratio", "lines"];
+        let heads = ["compute", "send", "wait", "barrier", "synchronous", "ratio", "total", "ratio", "lines"];
         write!(f, "{:32}", "")?;
         heads.iter().try_for_each(|head| write!(f, "{head:>12}"))?;
         for row in rows {
             write!(f, "\n{:32}", row.sync)?;
-            row.split.iter().chain([&row.synchronous, &row.synchronous_slowest]).try_for_each(|t| micros(f, *t))?;
+            row.split.iter().chain([&row.synchronous]).try_for_each(|t| micros(f, *t))?;
             write!(f, "{:12.3}", row.ratio)?;
             micros(f, row.total)?;
             write!(f, "{:12.3}{:>12}", row.total_ratio, row.sync.lines())?;
+            write!(f, "\n{:32}", "    the slowest rank")?;
+            row.slowest.iter().chain([&row.synchronous_slowest]).try_for_each(|t| micros(f, *t))?;
+            write!(f, "{:12.3}", row.ratio_slowest)?;
         }
         let common = spmv::common_lines();
-        write!(
-            f,
-            "\nratio: to the first; lines of code: beside {common} that all have in common; {wrong} values wrong"
-        )?;
+        write!(f, "\nratio: to the first; lines: of code, beside {common} of all; {wrong} values wrong")?;
         if let [barrier, .., signal] = &rows[..] {
             let (ratio, slowest) = (signal.ratio, signal.ratio_slowest);
             let what = format!("{} / {}", signal.sync, barrier.sync);
@@ -563,4 +562,32 @@ fn number(x: f64) -> String {
 
 fn text(x: impl fmt::Display) -> String {
     format!("\"{x}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_medians_of_rounds() {
+        let ours = Ranks { of: vec![vec![1.0, 2.0, 9.0], vec![3.0, 4.0, 5.0], vec![1.0, 1.0, 1.0]] };
+        let theirs = Ranks { of: vec![vec![4.0; 3], vec![4.0; 3], vec![10.0; 3]] };
+        assert_eq!((ours.middle(), ours.slowest()), (2.0, 5.0));
+        assert_eq!((ours.ratio(&theirs), ours.ratio_slowest(&theirs)), (0.5, 1.25));
+    }
+
+    #[test]
+    fn wrong_solutions_do_not_pass() {
+        let report = partage::test(2, |job| solutions(job, Grid::square(6), 1, 8).unwrap()).swap_remove(1);
+        assert!(report.passes() && report.rows.len() == 5 && report.rows[0].ratio == 1.0);
+        assert!(!Solutions { differ: 1, ..report.clone() }.passes());
+        assert!(!Solutions { from_serial: 1e-6, ..report.clone() }.passes());
+        assert!(!Solutions { from_true: f64::NAN, ..report }.passes());
+    }
+
+    #[test]
+    fn json_has_numbers_or_null() {
+        let fields = [("a", number(0.5)), ("b", number(f64::NAN)), ("c", text(Sync::Signal))];
+        assert_eq!(object(&fields), r#"{"a": 5.000000e-1, "b": null, "c": "put_signal"}"#);
+    }
 }

@@ -10,8 +10,9 @@ const GUPS: &str = env!("CARGO_BIN_EXE_gups");
 const STUDY: &str = env!("CARGO_BIN_EXE_study");
 /// A plane and a space whose points no number of ranks divides evenly, and little of everything else.
 const PLANE: [&str; 11] =
-    ["--grid", "13", "--rounds", "2", "--steps", "3", "--iterations", "9", "--doubles", "16", "--json"];
-const SPACE: [&str; 10] = ["--dims", "3", "--grid", "5", "--rounds", "2", "--steps", "2", "--doubles", "2"];
+    ["--grid", "13", "--rounds", "2", "--steps", "3", "--iterations", "5", "--doubles", "16", "--json"];
+const SPACE: [&str; 12] =
+    ["--dims", "3", "--grid", "5", "--rounds", "2", "--steps", "2", "--iterations", "4", "--doubles", "2"];
 
 /// As `cargo run` does; what it prints.
 fn plainly(program: &str, args: &[&str], ranks: usize) -> (bool, String) {

@@ -45,6 +45,9 @@ enum What {
     /// A rank of a benchmark
     #[command(hide = true)]
     BenchRank(bench::RankOptions),
+    /// One of the two processes that MPI's launcher starts for a benchmark
+    #[command(hide = true)]
+    BenchMpi(bench::mpi::Options),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         What::Agent => partage::launcher::agent(),
         What::DemoRank(options) => demo::rank(options),
         What::BenchRank(options) => bench::rank(options),
+        What::BenchMpi(options) => bench::mpi::rank(&options),
     };
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }

@@ -12,12 +12,13 @@ use crate::ring::{Head, Message, WORDS};
 use crate::shm::Node;
 use crate::shm::lane::Ends;
 use crate::shm::rma::Reach;
+use crate::signal::{Notice, Sequence};
 use bytemuck::{Pod, Zeroable, bytes_of};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The most bytes of arguments.
 pub const ARGS: usize = 64;
@@ -185,6 +186,10 @@ pub struct Landing {
     parts: Mutex<HashMap<(usize, u64), u64>>,
     /// The number of the next that this rank sends in parts.
     keys: AtomicU64,
+    /// How many signals this rank has sent, by rank.
+    signals: OnceLock<Box<[AtomicU32]>>,
+    /// Those that have come, by source.
+    sequences: Mutex<HashMap<usize, Sequence>>,
 }
 
 /// Something that comes in pieces: the bytes, and how many of them have come.
@@ -217,6 +222,18 @@ impl Landing {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         pieces.get(&(source, key)).is_some_and(|p| p.come == p.total).then_some(())?;
         pieces.remove(&(source, key)).map(|p| p.bytes)
+    }
+
+    /// A number for a signal of this rank to another.
+    pub(crate) fn next_signal(&self, ranks: usize, to: u32) -> u32 {
+        let numbers = self.signals.get_or_init(|| (0..ranks).map(|_| AtomicU32::new(0)).collect());
+        numbers[to as usize].fetch_add(1, Relaxed)
+    }
+
+    /// A signal has come, with so many bits of its number: whatever is due now takes effect, in order.
+    pub(crate) fn signal_came(&self, source: usize, low: u32, bits: u32, notice: Notice, then: impl FnMut(Notice)) {
+        let mut sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
+        sequences.entry(source).or_default().come(low, bits, notice, then);
     }
 
     /// A number for what this rank sends in parts.

@@ -22,7 +22,7 @@
 //! 8. Atomics on one word have one arbiter, a CPU of the node that has the word; [`crate::word`] says what they order. Only
 //!    for words of a domain it may be the network: [`crate::ofi::atomic`].
 //! 9. `signal` returns when `src` may be reused. The bytes are there for whoever has seen the notice, and otherwise when
-//!    the message has ended. Notices of one rank may be given in any order.
+//!    the message has ended. Notices of one rank to another are given in the order in which they were sent.
 //!
 //! # Messages: promises
 //! 1. A request runs its handler exactly once, in a process that hosts the target rank, by any of its threads, possibly at
@@ -36,7 +36,7 @@
 use crate::am::Landing;
 use crate::record::Site;
 use crate::reference;
-use crate::signal::Notice;
+use crate::signal::{NUMBER_BITS, Notice};
 use crate::wait::Aborted;
 use crate::word::Atomic;
 use bytemuck::Pod;
@@ -177,6 +177,12 @@ pub trait Conduit {
     fn progress(&self) -> bool;
     /// Waits until `done`, making progress.
     fn wait(&self, site: Site, done: impl Fn() -> bool + Copy) -> Result<(), Aborted>;
+    /// Waits until all that this rank has sent has ended.
+    fn quiet(&self, site: Site) -> Result<(), Aborted>;
+    /// How many bits of a signal's number travel with it, by whichever way.
+    fn signal_bits(&self) -> u32 {
+        NUMBER_BITS
+    }
     /// Where answers to this rank's requests of the provided part arrive.
     fn landing(&self) -> &Landing;
 

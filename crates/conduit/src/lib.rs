@@ -29,6 +29,7 @@ pub mod meeting;
 #[cfg(not(loom))]
 pub mod ofi;
 pub mod pool;
+pub mod queue;
 #[cfg(not(loom))]
 pub mod ranks;
 pub mod record;

@@ -17,7 +17,7 @@ use crate::pool::LARGE;
 use crate::record::Site;
 use crate::runs::{self, Group, NotRuns, Packet};
 use crate::shm;
-use crate::signal::Notice;
+use crate::signal::{Notice, encode_numbered};
 use crate::wait::Aborted;
 use crate::word::Atomic;
 use bytemuck::{Pod, Zeroable};
@@ -51,6 +51,8 @@ const ATOMICS: u16 = 19;
 /// Writes bytes, then notifies; and the same in parts.
 pub(crate) const SIGNAL: u16 = 20;
 const SIGNAL_PART: u16 = 21;
+/// Brings a value to a mailbox; see [`shm::mailbox`].
+pub(crate) const MAIL: u16 = 22;
 /// Where a process's endpoint for atomics is.
 pub(crate) const NATIVE: u16 = 24;
 /// What a number in a signal stands for, and a place for signals: see [`ofi::signal`].
@@ -71,7 +73,7 @@ pub const GRANT: u16 = 16;
 
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 24] = [
+    let all: [(u16, &'static dyn Handler); 25] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -96,6 +98,7 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (SIGNAL_PART, &shm::signal::OnSignalPart),
         (LANE, &shm::lane::OnLane),
         (LANE_ENDED, &shm::lane::OnLaneEnded),
+        (MAIL, &shm::mailbox::OnMail),
     ];
     all.into_iter()
 }
@@ -209,14 +212,39 @@ where
     c.request(site, to, ATOMICS, &[slot.into(), head], pairs)
 }
 
-/// Sends bytes to a place, and a notice that is given there when they are written. They may be reused when this returns.
+/// Sends bytes to a place, and a notice that is given there when they are written, after those of this rank's earlier signals. They
+/// may be reused when this returns.
 pub fn signal<C: Conduit + ?Sized>(c: &C, site: Site, at: At, src: &[u8], notice: Notice) -> Result<(), Failure> {
     if !src.is_empty() {
         check(c, at, src.len())?;
     }
-    let [what, n] = notice.encode();
+    let number = next_signal(c, site, at.rank)?;
+    Ok(send_signal(c, site, at, src, notice, number)?)
+}
+
+/// A number for a signal to this rank, which must be sent then: others wait for it.
+pub(crate) fn next_signal<C: Conduit + ?Sized>(c: &C, site: Site, to: u32) -> Result<u32, Aborted> {
+    let most = 1 << (c.signal_bits() - 1);
+    let number = c.landing().next_signal(c.ranks(), to);
+    // What travels of a number must be enough to tell apart all that are under way.
+    if number % most == 0 && number > 0 {
+        c.quiet(site)?;
+    }
+    Ok(number)
+}
+
+/// Sends a signal, whose bytes lie there, by messages.
+pub(crate) fn send_signal<C: Conduit + ?Sized>(
+    c: &C,
+    site: Site,
+    at: At,
+    src: &[u8],
+    notice: Notice,
+    number: u32,
+) -> Result<(), Aborted> {
+    let [what, n] = encode_numbered(notice, number);
     if src.len() <= LARGE {
-        return Ok(c.request(site, at.rank, SIGNAL, &[at.offset, what, n], src)?);
+        return c.request(site, at.rank, SIGNAL, &[at.offset, what, n], src);
     }
     let (key, total) = (c.landing().next_key(), src.len() as u64);
     for (i, part) in src.chunks(LARGE).enumerate() {

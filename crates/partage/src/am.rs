@@ -104,6 +104,12 @@ impl<A: Pod> Request<A> {
         const { assert!(size_of::<A>() <= conduit::ARGS, "the arguments of a message have at most 64 bytes") };
         Request { run, name: Name::here() }
     }
+
+    /// Its number in that job of this process, if it is registered.
+    pub(crate) fn number_in(&self, job: u64) -> Option<u16> {
+        let number = self.name.number.load(Relaxed);
+        (number >> 16 == job).then_some(number as u16)
+    }
 }
 
 impl<A: Pod, T: Pod> LongRequest<A, T> {
@@ -254,7 +260,7 @@ impl Token<'_> {
 
 #[inline(always)]
 #[track_caller]
-fn check_payload(me: usize, call: &str, len: usize) {
+pub(crate) fn check_payload(me: usize, call: &str, len: usize) {
     if len > MEDIUM {
         too_large(me, call, len);
     }

@@ -605,6 +605,13 @@ impl Drop for Batch<'_> {
     }
 }
 
+/// The operation that adds a value, and how its result is read.
+pub(crate) fn adding<T: Number>(value: T) -> (Atomic, fn(u64) -> T) {
+    let (kind, width) = (T::KIND, size_of::<T>() as u8);
+    let what = Atomic { op: Op::Add, kind, width, order: Order::Both, operand: value.to_word(), expected: 0 };
+    (what, T::from_word)
+}
+
 impl Inner {
     /// An atomic where memory is not mapped; `None` if the place is not one, or needs no other way.
     pub fn atomic_far(&self, site: Site, at: At, what: Atomic) -> Option<u64> {

@@ -8,8 +8,10 @@ use crate::fail;
 use crate::image::Image;
 use crate::leaks::Leaks;
 use crate::ptr::GlobalPtr;
+use crate::remote::Desk;
 use crate::rpc::Calls;
 use crate::scope::Kept;
+use crate::signal::Shares;
 use crate::slots::Lanes;
 use crate::team::{Rank, Team};
 use bytemuck::Pod;
@@ -20,6 +22,7 @@ use partage_conduit::ofi::rma::{self, Started};
 use partage_conduit::pool::LARGE;
 use partage_conduit::record::Site;
 use partage_conduit::shm::am::Reference;
+use partage_conduit::shm::mailbox::Mailboxes;
 use partage_conduit::shm::rma::Reach;
 use partage_conduit::shm::segment::Exhausted;
 use partage_conduit::shm::signal::Semaphores;
@@ -32,6 +35,7 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::panic::Location;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// This rank's handle to the job. It derefs to the team of all ranks, and stays on its thread.
 ///
@@ -72,9 +76,15 @@ pub(crate) struct Inner {
     pub leaks: Leaks,
     /// Semaphores that can be signaled by a store.
     pub semaphores: Semaphores,
+    /// Mailboxes into which values are written.
+    pub mailboxes: Mailboxes,
     /// Have signals been sent by messages since all were last waited for?
     pub signals_sent: Cell<bool>,
     pub lanes: Lanes,
+    /// Semaphores of the past from which other threads may still try to take.
+    pub shares: Shares,
+    /// What this rank's other threads have for it to do.
+    pub desk: Arc<Desk>,
     /// Who is to do the atomics of domains.
     pub atomics: Arbiter,
     /// How often something was served.
@@ -110,7 +120,10 @@ impl Inner {
     /// Serves others: handlers' messages, remote calls, results.
     #[inline(always)]
     pub fn progress(self: &Rc<Self>) -> bool {
-        let served = self.seat.serve(self.calls.has_more(), || self.serve_calls());
+        let mut served = self.seat.serve(self.calls.has_more(), || self.serve_calls());
+        if self.desk.has_errands() {
+            served |= self.run_errands();
+        }
         if served {
             self.served.set(self.served.get().wrapping_add(1));
         }
@@ -410,6 +423,8 @@ impl Job {
             if reference { mapped.nothing() } else { mapped.clone() }
         });
         let semaphores = if reference { node.semaphores().nothing() } else { node.semaphores().clone() };
+        let mailboxes = if reference { node.mailboxes().nothing() } else { node.mailboxes().clone() };
+        let desk = Arc::new(Desk::new(node.clone(), Rank(rank as u32), reference));
         let inner = Inner {
             rank: Rank(rank as u32),
             size,
@@ -426,8 +441,11 @@ impl Job {
             kept: Kept::default(),
             leaks: Leaks::new(leaks),
             semaphores,
+            mailboxes,
             signals_sent: Cell::new(false),
             lanes: Lanes::default(),
+            shares: Shares::default(),
+            desk,
             atomics,
             served: Cell::new(0),
             polls: Cell::new(0),
@@ -456,6 +474,8 @@ impl Job {
     /// anything since its last one. A job without messages has one.
     pub(crate) fn end(&self, site: Site) {
         let seat = &self.all.inner.seat;
+        // What other threads want from now on would not be waited for.
+        self.all.inner.close_desk();
         let sent = || seat.sent().queued + seat.sent().far + self.all.inner.calls.kept();
         let mut before = 0;
         loop {
@@ -471,6 +491,7 @@ impl Job {
 
     /// The rank has left its program, however.
     pub(crate) fn is_over(&self) {
+        self.all.inner.desk.close();
         self.all.inner.calls.end();
     }
 

@@ -45,10 +45,13 @@ pub mod launcher;
 #[deny(unsafe_code)]
 mod leaks;
 pub mod lock;
+pub mod mailbox;
 pub mod phase;
 pub mod ptr;
 #[deny(unsafe_code)]
 pub mod region;
+#[deny(unsafe_code)]
+pub mod remote;
 #[deny(unsafe_code)]
 mod report;
 pub mod rpc;
@@ -78,8 +81,10 @@ pub mod prelude {
     pub use crate::block::BlockPtr;
     pub use crate::job::{Distance, Job};
     pub use crate::lock::{Guard, MutexPtr, Mutexes};
+    pub use crate::mailbox::{Address, Mailbox};
     pub use crate::ptr::GlobalPtr;
     pub use crate::region::{Indexed, Region, Shape};
+    pub use crate::remote::Remote;
     pub use crate::rpc::Dist;
     pub use crate::scope::Event;
     pub use crate::signal::{Semaphore, Signal};

@@ -27,10 +27,16 @@
 //!   releases, taking acquires. Puts that were only started are to be complete before ([`Job::fence`]). With
 //!   [`Flavor::strict`] both are full fences of their ranks.
 //! * `put_signal` returns when the source may be used again. When the data has arrived only the target learns, through the
-//!   semaphore; [`Job::quiet`] and [`Job::fence`] wait for it too. Posts of one rank may come in any order.
+//!   semaphore; [`Job::quiet`] and [`Job::fence`] wait for it too. Signals of one rank to another
+//!   take effect in the order in which they were made: who has taken the first has what came with the first.
 //! * It does not ask whether the target has read what was there before: that is the program's to know, by a signal in the other
 //!   direction, or by [slots](crate::slots), which have such signals built in.
 //! * A rank that waits serves others, as in every wait. Posts to a semaphore that its owner has freed are ignored.
+
+mod shared;
+
+pub use shared::SharedSemaphore;
+pub(crate) use shared::Shares;
 
 use crate::array::SharedArray;
 use crate::error::{Error, Result};
@@ -47,6 +53,7 @@ use partage_conduit::shm::rma::Reach;
 use partage_conduit::shm::signal::{Reached, Said};
 use partage_conduit::signal::{MOST_POSTED, Name, Notice, Refused};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::cell::OnceCell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -71,6 +78,8 @@ pub struct Semaphore {
     inner: Rc<Inner>,
     name: Name,
     flavor: Flavor,
+    /// What other threads take by, once there was one.
+    shared: OnceCell<SharedSemaphore>,
 }
 
 /// What a semaphore is signaled by: 64 plain bits, which can be stored in shared memory and sent. All zeros is null.
@@ -152,9 +161,10 @@ impl Job {
     pub fn semaphore_with(&self, flavor: Flavor) -> Result<Semaphore> {
         let inner = &self.all().inner;
         inner.is_not_over(Site::here("semaphore"));
+        inner.shares.sweep(&inner.seat);
         let name = inner.seat.make_semaphore(flavor);
         let name = name.map_err(|e| Error::out_of_memory(format!("{}: semaphore: {e}", self.rank())))?;
-        Ok(Semaphore { inner: inner.clone(), name, flavor })
+        Ok(Semaphore { inner: inner.clone(), name, flavor, shared: OnceCell::new() })
     }
 
     /// Signals a semaphore, without data. Never waits for its owner.
@@ -285,24 +295,34 @@ impl Semaphore {
     #[inline(always)]
     #[track_caller]
     fn check(&self, call: &str, n: u32) {
-        if n > 1 && (self.flavor.boolean || u64::from(n) > MOST_POSTED) {
-            self.refuse(call, n);
-        }
+        check_count(self.inner.rank, self.flavor, call, n);
     }
+}
 
-    #[cold]
-    #[inline(never)]
-    #[track_caller]
-    fn refuse(&self, call: &str, n: u32) -> ! {
-        let (me, most) = (self.inner.rank, if self.flavor.boolean { 1 } else { MOST_POSTED });
-        let which = if self.flavor.boolean { "a boolean semaphore" } else { "a semaphore" };
-        panic!("{me}: {call}: {n} posts of {which}, which has {most} at most")
+/// Panics if a semaphore of this flavor, of this rank, never has so many posts.
+#[inline(always)]
+#[track_caller]
+fn check_count(me: Rank, flavor: Flavor, call: &str, n: u32) {
+    if n > 1 && (flavor.boolean || u64::from(n) > MOST_POSTED) {
+        refuse_count(me, flavor, call, n);
     }
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn refuse_count(me: Rank, flavor: Flavor, call: &str, n: u32) -> ! {
+    let most = if flavor.boolean { 1 } else { MOST_POSTED };
+    let which = if flavor.boolean { "a boolean semaphore" } else { "a semaphore" };
+    panic!("{me}: {call}: {n} posts of {which}, which has {most} at most")
 }
 
 impl Drop for Semaphore {
     fn drop(&mut self) {
-        self.inner.seat.free_semaphore(self.name);
+        match self.shared.take() {
+            Some(shared) => self.inner.shares.end(&self.inner.seat, shared),
+            None => self.inner.seat.free_semaphore(self.name),
+        }
     }
 }
 
@@ -576,7 +596,7 @@ impl Inner {
     #[cold]
     #[inline(never)]
     #[track_caller]
-    fn put_signal(self: &Rc<Self>, call: &'static str, at: At, src: &[u8], signal: Signal, n: u32) {
+    pub(crate) fn put_signal(self: &Rc<Self>, call: &'static str, at: At, src: &[u8], signal: Signal, n: u32) {
         // SAFETY: `src` is borrowed until this returns, which is when it is complete.
         if let Some(transfer) = unsafe { self.start_signal(call, at, src, signal, n) } {
             transfer.complete();
@@ -645,27 +665,40 @@ impl Inner {
         }
     }
 
-    /// Panics if there can be no such signal, or none of `n` posts.
     #[track_caller]
     fn check_signal(&self, call: &str, signal: Signal, n: u32) {
-        let me = self.rank;
-        if signal.is_null() {
-            panic!("{me}: {call}: the signal is null");
-        }
-        self.check_rank(call, signal.rank());
-        if n > 1 && signal.name().is_boolean() {
-            self.refuse_signal(call, signal, Refused::Boolean);
-        }
-        if u64::from(n) > MOST_POSTED {
-            self.refuse_signal(call, signal, Refused::TooMany);
-        }
+        check_signal(self.rank, self.size, call, signal, n);
     }
 
     #[cold]
     #[inline(never)]
     #[track_caller]
     fn refuse_signal(&self, call: &str, signal: Signal, why: Refused) -> ! {
-        self.check_signal(call, signal, 0);
-        panic!("{}: {call}: {signal:?}: {}", self.rank, Said(why))
+        refuse_signal(self.rank, self.size, call, signal, why)
     }
+}
+
+/// Panics if there can be no such signal in a job of so many, or none of `n` posts.
+#[track_caller]
+pub(crate) fn check_signal(me: Rank, size: usize, call: &str, signal: Signal, n: u32) {
+    if signal.is_null() {
+        panic!("{me}: {call}: the signal is null");
+    }
+    if signal.rank().index() >= size {
+        panic!("{me}: {call}: there is no {} in a job of {size}", signal.rank());
+    }
+    if n > 1 && signal.name().is_boolean() {
+        refuse_signal(me, size, call, signal, Refused::Boolean);
+    }
+    if u64::from(n) > MOST_POSTED {
+        refuse_signal(me, size, call, signal, Refused::TooMany);
+    }
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+pub(crate) fn refuse_signal(me: Rank, size: usize, call: &str, signal: Signal, why: Refused) -> ! {
+    check_signal(me, size, call, signal, 0);
+    panic!("{me}: {call}: {signal:?}: {}", Said(why))
 }

@@ -5,6 +5,7 @@
 use partage::bytemuck;
 use partage::domain::Op;
 use partage::prelude::*;
+use partage::signal::Flavor;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -1038,6 +1039,165 @@ fn strided_async() {
         });
         job.barrier();
         assert!((0..24).all(|i| a.get(i) == u32::from(i % 4 == 0)));
+    });
+}
+
+/// Collective: the signal of my right neighbour's semaphore.
+fn right_of(job: &Job, come: &Semaphore) -> Signal {
+    let all = job.alloc_all::<Signal>(1).unwrap();
+    all.put(job, come.signal());
+    job.barrier();
+    all.on(job.neighbor(1)).get(job)
+}
+
+#[test]
+fn semaphores() {
+    partage::test(3, |job| {
+        if job.rank().0 == 1 {
+            // Nobody else is needed.
+            let come = job.semaphore().unwrap();
+            assert_eq!((come.signal().rank(), come.value(), come.try_wait()), (job.rank(), 0, false));
+        }
+        job.barrier();
+        let freed = job.semaphore().unwrap();
+        let right = right_of(job, &freed);
+        drop(freed);
+        job.post(right);
+    });
+}
+
+#[test]
+fn flavors() {
+    partage::test(3, |job| {
+        let general = job.semaphore().unwrap();
+        assert_eq!(general.flavor(), Flavor::default());
+        let flag = job.semaphore_with(Flavor { boolean: true, ..Default::default() }).unwrap();
+        let right = right_of(job, &flag);
+        job.post(right);
+        job.post(right);
+        job.quiet();
+        job.barrier();
+        assert!(flag.try_wait() && !flag.try_wait());
+    });
+    says(
+        failure(|job| {
+            let flag = job.semaphore_with(Flavor { boolean: true, ..Default::default() }).unwrap();
+            job.post_n(flag.signal(), 2);
+        }),
+        &["post_n", "a boolean semaphore is posted once at a time"],
+    );
+}
+
+#[test]
+fn posts() {
+    partage::test(3, |job| {
+        let come = job.semaphore().unwrap();
+        let right = right_of(job, &come);
+        job.post(right);
+        job.post_n(right, 3);
+        come.wait_n(4);
+        job.barrier();
+        assert_eq!(come.value(), 0);
+        job.barrier();
+        // 65535 at least.
+        job.post_n(right, 65535);
+        job.post_n(right, 65535);
+        come.wait_n(2 * 65535);
+    });
+    says(
+        failure(|job| {
+            let come = job.semaphore().unwrap();
+            job.post_n(come.signal(), i32::MAX as u32);
+            job.post(come.signal());
+        }),
+        &["post: ", "more than 2147483647 posts wait to be taken"],
+    );
+}
+
+#[test]
+fn waits() {
+    partage::test(3, |job| {
+        let come = job.semaphore().unwrap();
+        let right = right_of(job, &come);
+        assert!(!come.try_wait() && !come.try_wait_n(2));
+        job.barrier();
+        job.post_n(right, 4);
+        come.wait();
+        come.wait_n(1);
+        job.quiet();
+        job.barrier();
+        assert!(!come.try_wait_n(3) && come.value() == 2);
+        assert!(come.try_wait_n(2) && !come.try_wait());
+    });
+}
+
+#[test]
+fn signaling_put() {
+    partage::test(3, |job| {
+        let a = job.array::<u64>(Layout::per_rank(8)).unwrap();
+        let come = job.semaphore().unwrap();
+        let (me, right) = (job.rank().index(), right_of(job, &come));
+        for step in 0..10 {
+            let there = 8 * job.neighbor(1).index() + 4 * (step as usize % 2);
+            a.put_signal(there, &[step; 4], right, 1);
+            come.wait();
+            assert_eq!(a.get(8 * me + 4 * (step as usize % 2) + 3), step);
+            // Nobody says that it has read before.
+            job.barrier();
+        }
+        let row = [7; 8];
+        job.scope(|s| s.put_signal(&a, 8 * job.neighbor(1).index(), &row, right, 2).wait());
+        come.wait_n(2);
+        assert_eq!(a.cells().get(7), 7);
+        job.barrier();
+        a.put_signal(8 * job.neighbor(1).index(), &[], right, 1);
+        come.wait();
+    });
+    says(
+        failure(|job| {
+            let a = job.array::<u64>(3).unwrap();
+            let come = job.semaphore().unwrap();
+            a.put_signal(job.neighbor(1).index(), &[1], come.signal(), 1);
+        }),
+        &["put_signal: element", "both must be on one"],
+    );
+}
+
+#[test]
+fn strict_semaphores() {
+    partage::test(3, |job| {
+        let come = job.semaphore_with(Flavor { strict: true, ..Default::default() }).unwrap();
+        let (right, word) = (right_of(job, &come), job.alloc_all::<u64>(1).unwrap());
+        for step in 1..10 {
+            // Two away: not where the semaphore is.
+            word.on(job.neighbor(2)).put(job, step);
+            job.post(right);
+            come.wait();
+            assert_eq!(word.on(job.neighbor(1)).get(job), step);
+            job.barrier();
+        }
+    });
+}
+
+#[test]
+fn split_c() {
+    partage::test(3, |job| {
+        let (me, bytes) = (job.rank().index(), job.alloc_all::<u8>(100).unwrap());
+        let come = job.semaphore().unwrap();
+        let right = right_of(job, &come);
+        // As many bytes as my number says, in pieces; whoever waits knows how many come in all.
+        let (mine, all) = (10 * (me + 1), 10 * (job.neighbor(-1).index() + 1));
+        for i in (0..mine).step_by(5) {
+            bytes.on(job.neighbor(1)).add(i).put_signal(job, &[me as u8 + 1; 5], right, 5);
+        }
+        come.wait_n(all as u32);
+        assert!((0..all).all(|i| usize::from(bytes.add(i).get(job)) == all / 10));
+        job.barrier();
+        // All of all.
+        bytes.on(job.neighbor(1)).add(50).put_signal(job, &[9], right, 1);
+        job.quiet();
+        job.barrier();
+        assert_eq!(bytes.add(50).get(job), 9);
     });
 }
 

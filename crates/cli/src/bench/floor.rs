@@ -306,6 +306,16 @@ impl<'j> Flagged<'j> {
         Ok(Flagged { into, from })
     }
 
+    /// The same over memory of two processes that are no ranks: what goes to the other, and what comes from it.
+    ///
+    /// # Safety
+    /// Both are lines of zeroed memory, long enough for a parcel, mapped for ever, and used through such ends only.
+    pub unsafe fn at(into: *mut u8, from: *mut u8) -> Flagged<'j> {
+        // SAFETY: passed on to the caller: an atomic, and bytes that it guards.
+        let [into, from] = [into, from].map(|p| unsafe { &*p.cast::<Parcel>() });
+        Flagged { into, from }
+    }
+
     /// Copies, then sets the flag. The other has read what was there before: it has sent since.
     #[inline(always)]
     pub fn send(&self, src: &[u8], turn: u64) {

@@ -1,7 +1,7 @@
 //! `partage bench`: every figure beside its floor, which is the same thing done by hand in the same run.
 //!
 //! * [`MICRO`], [`MEMORY`], [`AM`], [`NETWORK`], [`SIGNAL`]: what is measured, on how many ranks, and what it may be.
-//! * [`ranks`], [`memory`], [`atomics`], [`am`], [`network`], [`signal`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand.
+//! * [`ranks`], [`memory`], [`atomics`], [`am`], [`network`], [`signal`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand; [`mpi`]: by MPI, where there is one.
 //! * [`measure`]: which rounds count, and what is made of them.
 //!
 //! The driver launches this program again for each figure, as the ranks of a job; rank 0 leaves its result in a file. It
@@ -13,6 +13,7 @@ mod floor;
 mod locks;
 mod measure;
 mod memory;
+pub mod mpi;
 mod network;
 mod ranks;
 mod signal;
@@ -190,7 +191,7 @@ static NETWORK: [Figure; 11] = [
 ];
 
 /// Those of `bench signal`.
-static SIGNAL: [Figure; 63] = [
+static SIGNAL: [Figure; 73] = [
     job("sig_1", 2, Procs, "ns", Limit::None, signal::near::<signal::Signaled, 1>),
     job("sig_8", 2, Procs, "ns", Ratio(1.05), signal::near::<signal::Signaled, 8>),
     job("sig_64", 2, Procs, "ns", Ratio(1.05), signal::near::<signal::Signaled, 64>),
@@ -254,6 +255,32 @@ static SIGNAL: [Figure; 63] = [
     job("net_sig_64k", 2, Apart, "us", Limit::None, signal::far::<signal::Signaled, { 64 << 10 }>),
     job("net_flag_64k", 2, Apart, "us", Limit::None, signal::far::<signal::Flag, { 64 << 10 }>),
     job("net_am_64k", 2, Apart, "us", Limit::None, signal::far::<signal::Message, { 64 << 10 }>),
+    mpi("mpi_send_8_openmpi", &mpi::OPEN_MPI, mpi::Way::Send, 8, true),
+    mpi("mpi_send_1k_openmpi", &mpi::OPEN_MPI, mpi::Way::Send, 1024, true),
+    mpi("mpi_send_64k_openmpi", &mpi::OPEN_MPI, mpi::Way::Send, 64 << 10, true),
+    mpi("mpi_put_flag_8_unread_openmpi", &mpi::OPEN_MPI, mpi::Way::PutFlag, 8, false),
+    beside(
+        "sig_8_unread_beside_openmpi",
+        signal::near_unread::<signal::Signaled, 8>,
+        Ratio(0.7),
+        &mpi::OPEN_MPI,
+        mpi::Way::PutFlag,
+        8,
+        false,
+    ),
+    mpi("mpi_send_8_mpich", &mpi::MPICH, mpi::Way::Send, 8, true),
+    mpi("mpi_send_1k_mpich", &mpi::MPICH, mpi::Way::Send, 1024, true),
+    mpi("mpi_send_64k_mpich", &mpi::MPICH, mpi::Way::Send, 64 << 10, true),
+    mpi("mpi_put_flag_8_unread_mpich", &mpi::MPICH, mpi::Way::PutFlag, 8, false),
+    beside(
+        "sig_8_unread_beside_mpich",
+        signal::near_unread::<signal::Signaled, 8>,
+        Limit::None,
+        &mpi::MPICH,
+        mpi::Way::PutFlag,
+        8,
+        false,
+    ),
 ];
 
 const COLD_BUILD: &str = "cold_build";
@@ -285,6 +312,15 @@ enum How {
     /// By a job whose ranks are bound to cores, round robin; or by two kinds of job, one of them under the mapping
     /// `against`: then the value is the ratio to the floor in the one, and its floor that in the other.
     Job { ranks: usize, mapping: Mapping, against: Option<Mapping>, what: fn(&Bench) -> Measured },
+    /// By two processes of an MPI, for so many bytes that the receiver reads or does not; or by such and by a job of two ranks:
+    /// then the value is the ratio of the job to its floor, and its floor that of MPI to its own.
+    Mpi {
+        library: &'static mpi::Library,
+        way: mpi::Way,
+        len: usize,
+        read: bool,
+        beside: Option<fn(&Bench) -> Measured>,
+    },
     /// By the driver: the seconds of one round. The path is that of a file it may use.
     Driver(fn(&Path) -> Result<f64, String>),
 }
@@ -314,6 +350,25 @@ const fn job(
     what: fn(&Bench) -> Measured,
 ) -> Figure {
     Figure { name, unit, limit, most: usize::MAX, how: How::Job { ranks, mapping, against: None, what } }
+}
+
+const fn mpi(name: &'static str, library: &'static mpi::Library, way: mpi::Way, len: usize, read: bool) -> Figure {
+    let how = How::Mpi { library, way, len, read, beside: None };
+    Figure { name, unit: "ns", limit: Limit::None, most: 9, how }
+}
+
+/// What a job of two does beside what MPI does.
+const fn beside(
+    name: &'static str,
+    what: fn(&Bench) -> Measured,
+    limit: Limit,
+    library: &'static mpi::Library,
+    way: mpi::Way,
+    len: usize,
+    read: bool,
+) -> Figure {
+    let how = How::Mpi { library, way, len, read, beside: Some(what) };
+    Figure { name, unit: "×", limit, most: 9, how }
 }
 
 const fn driver(name: &'static str, limit: Limit, what: fn(&Path) -> Result<f64, String>) -> Figure {
@@ -378,6 +433,7 @@ fn select<'f>(group: &'f [Figure], only: &[String], cores: usize) -> Result<Vec<
     }
     let fits = |f: &Figure| match f.how {
         How::Job { ranks, mapping: OwnCores, .. } => ranks <= cores,
+        How::Mpi { library, .. } => library.is_there(),
         _ => f.name != COLD_BUILD,
     };
     if only.is_empty() {
@@ -386,6 +442,9 @@ fn select<'f>(group: &'f [Figure], only: &[String], cores: usize) -> Result<Vec<
     let find = |name: &String| group.iter().find(|f| f.name == name).ok_or_else(|| unknown(group, name));
     let found = only.iter().map(find).collect::<Result<Vec<_>, _>>()?;
     match found.iter().find(|f| !fits(f) && f.name != COLD_BUILD) {
+        Some(Figure { name, how: How::Mpi { library, .. }, .. }) => {
+            Err(format!("{name} needs {}, which is not installed", library.name))
+        }
         Some(f) => Err(format!("{} needs more than {cores} cores", f.name)),
         None => Ok(found),
     }
@@ -415,6 +474,20 @@ impl Figure {
         let result = match self.how {
             How::Driver(what) => (0..rounds).map(|_| what(&out)).collect::<Result<_, _>>().map(Measured::absolute),
             How::Job { ranks, mapping, against: None, .. } => self.run(ranks, mapping, rounds, cores, &out),
+            How::Mpi { library, way, len, read, beside } => {
+                let peer = |rounds| {
+                    topology::allow(&cores[..2]);
+                    let measured = library.measure(way, len, read, rounds, &out);
+                    topology::allow(cores);
+                    measured
+                };
+                match beside {
+                    None => peer(rounds),
+                    Some(_) => {
+                        compare(rounds, || self.run(2, Procs, ROUNDS_OF_ONE, cores, &out), || peer(ROUNDS_OF_ONE))
+                    }
+                }
+            }
             How::Job { ranks, mapping, against: Some(other), .. } => {
                 let run = |mapping| self.run(ranks, mapping, ROUNDS_OF_ONE, cores, &out);
                 compare(rounds, || run(mapping), || run(other))
@@ -620,9 +693,13 @@ pub fn rank(options: RankOptions) -> i32 {
         }
         name => {
             let figure = MICRO.iter().chain(&MEMORY).chain(&AM).chain(&NETWORK).chain(&SIGNAL).find(|f| f.name == name);
-            let Some(How::Job { what, mapping, .. }) = figure.map(|f| f.how) else {
-                eprintln!("partage: no job measures {name}");
-                return 2;
+            let (what, mapping) = match figure.map(|f| f.how) {
+                Some(How::Job { what, mapping, .. }) => (what, mapping),
+                Some(How::Mpi { beside: Some(what), .. }) => (what, Procs),
+                _ => {
+                    eprintln!("partage: no job measures {name}");
+                    return 2;
+                }
             };
             partage::run(|job| -> Result<(), String> {
                 let result = what(&Bench::new(job, options.rounds, mapping == Apart).map_err(|e| e.to_string())?);

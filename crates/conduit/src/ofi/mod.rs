@@ -329,7 +329,7 @@ impl Net {
     ) -> Net {
         let (processes, count, mine) = (peers.len(), ranks.count(), ranks.mine());
         Net {
-            signals: Signals::new(settings.signals, &endpoint, mine.len(), processes),
+            signals: Signals::new(settings.signals, &endpoint, mine.len(), (processes, count)),
             endpoint,
             native: Native::new(processes),
             peers: peers.into(),

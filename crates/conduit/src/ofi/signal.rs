@@ -11,7 +11,8 @@
 //! # Tickets
 //! A rank has [`TICKETS`] numbers for each process. The first signal that would go by data takes one, tells the process what it
 //! stands for, and goes by message; so do others until that has been answered. When all numbers are in use, and nothing of the
-//! rank is under way to that process, it begins anew. The 32 bits are its rank and the number. A semaphore that was
+//! rank is under way to that process, it begins anew. The 32 bits are its rank, the number, and as much of the signal's own number
+//! as there is room for. A semaphore that was
 //! freed leaves a ticket for a stale name: what is posted by it is ignored, as by any stale name.
 //!
 //! # FIFOs
@@ -28,7 +29,8 @@
 //! # Memory ordering
 //! libfabric gives the data of a put when its bytes are in the target's memory, visible to the thread that reads the
 //! queue; that thread posts with release. For a FIFO see [`bounce`]; its handler writes, then posts.
-//! Data and notice of one signal are ordered by that; signals are not ordered among each other.
+//! Data and notice of one signal are ordered by that. Signals of one rank to another have numbers, and take effect in
+//! their order whichever ways they go ([`Sequence`](crate::signal::Sequence)).
 
 use super::am::run;
 use super::endpoint::{Desc, Endpoint, Remote};
@@ -41,7 +43,8 @@ use crate::record::Site;
 use crate::reference::{self, DONE, EXTENT_IS, FIFO, SIGNAL, TICKET};
 use crate::shm::mail::AM;
 use crate::shm::{self, Node};
-use crate::signal::Notice;
+use crate::signal::{NUMBER_BITS, Notice, encode_numbered};
+use crate::wait::Aborted;
 use bytemuck::bytes_of;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::HashMap;
@@ -50,7 +53,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Tickets of a rank at a process.
 pub const TICKETS: u32 = 1 << TICKET_BITS;
-const TICKET_BITS: u32 = 12;
+const TICKET_BITS: u32 = 8;
 /// Slots of a FIFO.
 pub const SLOTS: usize = 16;
 /// From so many bytes on data is faster than messages.
@@ -104,6 +107,8 @@ impl Ways {
 pub(super) struct Signals {
     /// Signals of so many bytes go by data.
     data_from: usize,
+    /// Bits of a signal's number that travel with it.
+    number_bits: u32,
     by_fifo: bool,
     /// Tickets of others, by the data that they send.
     tickets: Mutex<HashMap<u32, (usize, Notice)>>,
@@ -142,9 +147,11 @@ impl Signals {
         ways.data_on(endpoint).map(|_| ())
     }
 
-    pub fn new(ways: Ways, endpoint: &Endpoint, ranks: usize, processes: usize) -> Signals {
+    /// Of a process with so many ranks, in a job of so many.
+    pub fn new(ways: Ways, endpoint: &Endpoint, ranks: usize, (processes, all): (usize, usize)) -> Signals {
         Signals {
             data_from: ways.data_on(endpoint).unwrap_or(usize::MAX),
+            number_bits: bits_beside(all),
             by_fifo: ways == Ways::Fifo,
             tickets: Mutex::default(),
             fifos: Mutex::default(),
@@ -153,6 +160,12 @@ impl Signals {
             processes,
         }
     }
+}
+
+/// How many bits are left for numbers beside ranks, of which there are so many, and tickets.
+fn bits_beside(ranks: usize) -> u32 {
+    let rank_bits = ranks.next_power_of_two().ilog2();
+    (32 - TICKET_BITS - rank_bits).min(NUMBER_BITS)
 }
 
 /// What only a rank's own thread has of its signals.
@@ -225,22 +238,30 @@ pub unsafe fn start(
     let (far, net) = seat.beyond();
     // What is stored is another thing each time, as a rule.
     let may_be_data = len >= net.signals.data_from && !matches!(notice, Notice::Store { .. });
-    if may_be_data
-        && net.remote(seat.node().ranks(), at).1 >= len as u64
-        && let Some(ticket) = far.ticket(seat, site, net, at.rank, notice)?
-    {
+    // Before it has a number, which others wait for.
+    match len {
+        0 => {}
+        _ if may_be_data => segment::check(seat, site, at, len)?,
+        _ => reference::check(seat, at, len)?,
+    }
+    let ticket = match may_be_data && net.remote(seat.node().ranks(), at).1 >= len as u64 {
+        true => far.ticket(seat, site, net, at.rank, notice)?,
+        false => None,
+    };
+    let number = reference::next_signal(seat, site, at.rank)?;
+    if let Some(ticket) = ticket {
         far.signals.count(|c| c.data += 1);
         // SAFETY: passed on to the caller.
-        return unsafe { start_data(seat, site, at, src, len, ticket) };
+        return Ok(unsafe { start_data(seat, site, at, src, len, (ticket, number))? });
     }
     // SAFETY: the caller's promise; it is not used after this returns.
     let bytes = unsafe { std::slice::from_raw_parts(src, len) };
-    if net.signals.by_fifo && len <= PAYLOAD && try_fifo(seat, site, at, bytes, notice)? {
+    if net.signals.by_fifo && len <= PAYLOAD && try_fifo(seat, site, at, bytes, encode_numbered(notice, number))? {
         far.signals.count(|c| c.fifo += 1);
         return Ok(Started::default());
     }
     far.signals.count(|c| c.message += 1);
-    reference::signal(seat, site, at, bytes, notice)?;
+    reference::send_signal(seat, site, at, bytes, notice, number)?;
     Ok(Started::default())
 }
 
@@ -262,13 +283,14 @@ unsafe fn start_data(
     at: At,
     src: *const u8,
     len: usize,
-    ticket: u32,
-) -> Result<Started, Failure> {
-    segment::check(seat, site, at, len)?;
+    (ticket, number): (u32, u32),
+) -> Result<Started, Aborted> {
     let ((far, net), ranks) = (seat.beyond(), seat.node().ranks());
     let process = ranks.place(at.rank as usize).0;
     let (peer, remote) = (net.peers[process].expect("a process of another node"), net.remote(ranks, at).0);
-    let data = u64::from((far.rank as u32) << TICKET_BITS | ticket);
+    let bits = net.signals.number_bits;
+    let ticket = (far.rank as u32) << TICKET_BITS | ticket;
+    let data = u64::from(ticket << bits | number % (1 << bits));
     let first = far.started.get();
     let post = || {
         let posted = far.has_room(net, AM, process)
@@ -289,10 +311,7 @@ unsafe fn start_data(
 }
 
 /// Puts a signal into the FIFO at its process, if there is one, and an empty slot.
-fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], notice: Notice) -> Result<bool, Failure> {
-    if !src.is_empty() {
-        reference::check(seat, at, src.len())?;
-    }
+fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], [what, n]: [u64; 2]) -> Result<bool, Aborted> {
     let ((far, net), ranks) = (seat.beyond(), seat.node().ranks());
     let process = ranks.place(at.rank as usize).0;
     let mut books = far.signals.books.borrow_mut();
@@ -314,7 +333,6 @@ fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], notice: Notice) ->
     if !is_empty || book.filled >= SLOTS as u64 && !ops.is_done(book.ops[i]) {
         return Ok(false);
     }
-    let [what, n] = notice.encode();
     let image = filled.images[i].get();
     // SAFETY: the operation that had the image has completed, and only this thread starts others.
     let len = bounce::fill(unsafe { &mut *image }, [at.offset, what, n], at.rank, src);
@@ -390,15 +408,22 @@ impl Net {
         self.keys | segment::FIFOS | source as u64
     }
 
+    /// Bits of a signal's number that travel with it.
+    pub fn signal_bits(&self) -> u32 {
+        self.signals.number_bits
+    }
+
     /// A put has come with this data: what its ticket stands for happens.
     pub(super) fn take_data(&self, node: &Node, data: u32) {
-        let source = (data >> TICKET_BITS) as usize;
-        let ticket = self.signals.tickets.lock().unwrap_or_else(PoisonError::into_inner).get(&data).copied();
-        let Some((target, notice)) = ticket else {
+        let bits = self.signals.number_bits;
+        let (ticket, number) = (data >> bits, data % (1 << bits));
+        let source = (ticket >> TICKET_BITS) as usize;
+        let stands_for = self.signals.tickets.lock().unwrap_or_else(PoisonError::into_inner).get(&ticket).copied();
+        let Some((target, notice)) = stands_for else {
             return self.broke(&format!("a signal of rank {source} has a ticket that it did not ask for"));
         };
         let arrival = Arrival::new(node, target, source, Body::Here(&[], &[]), Way::None);
-        shm::signal::notify(&arrival, notice);
+        shm::signal::notify(&arrival, number, bits, notice);
         self.ended(AM, target, source, 1);
         node.ring(node.ranks().near(target));
     }
@@ -500,10 +525,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_and_a_ticket_are_thirty_two_bits() {
+    fn a_rank_a_ticket_and_a_number_are_thirty_two_bits() {
         // As many ranks as the name of a semaphore has.
-        let (rank, ticket) = ((1 << 20) - 1, TICKETS - 1);
-        let data: u32 = rank << TICKET_BITS | ticket;
-        assert_eq!((data >> TICKET_BITS, data % TICKETS), (rank, ticket));
+        for ranks in [2, 3, 1000, 1 << 16, 1 << 20] {
+            let bits = bits_beside(ranks);
+            let (rank, ticket) = (ranks as u32 - 1, TICKETS - 1);
+            let data = (u64::from(rank) << TICKET_BITS | u64::from(ticket)) << bits | ((1 << bits) - 1);
+            assert!(data <= u32::MAX.into() && bits >= 2, "{ranks} ranks: {bits} bits");
+        }
+        assert_eq!((bits_beside(2), bits_beside(1 << 20)), (NUMBER_BITS, 4));
     }
 }

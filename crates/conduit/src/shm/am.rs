@@ -23,7 +23,7 @@ use crate::ring::{Credit, Got, Head, Ring, Shown, WORDS};
 use crate::shm::mail::{AM, CALL, Kept, Letterbox, Mail, NETS};
 use crate::shm::progress::{Helper, Rest};
 use crate::shm::{Node, Seat};
-use crate::signal::Notice;
+use crate::signal::{NUMBER_BITS, Notice};
 use crate::sync::{full_fence, ticks_per_us};
 use crate::wait::{Aborted, Bell, Step};
 use crate::word::Atomic;
@@ -470,6 +470,14 @@ impl Conduit for Seat {
         self.node.landing(self.rank)
     }
 
+    fn quiet(&self, site: Site) -> Result<(), Aborted> {
+        Seat::quiet(self, site, || Conduit::progress(self))
+    }
+
+    fn signal_bits(&self) -> u32 {
+        self.node.net().map_or(NUMBER_BITS, |net| net.signal_bits())
+    }
+
     fn put(&self, site: Site, at: At, src: &[u8]) -> Result<(), Failure> {
         match self.is_far(at) {
             true => ofi::rma::put(self, site, at, src),
@@ -516,6 +524,12 @@ impl Conduit for Reference<'_> {
     fn ranks(&self) -> usize {
         self.0.ranks()
     }
+    fn quiet(&self, site: Site) -> Result<(), Aborted> {
+        Conduit::quiet(self.0, site)
+    }
+    fn signal_bits(&self) -> u32 {
+        self.0.signal_bits()
+    }
     fn half_len(&self, half: Half) -> u64 {
         self.0.half_len(half)
     }
@@ -551,16 +565,18 @@ mod tests {
             let sum = n + payload.iter().map(|&b| u64::from(b)).sum::<u64>();
             arrival.reach().atomic(at, Atomic::on_u64(crate::word::Op::Add, sum)).unwrap();
             if reply != 0 {
-                arrival.reply(21, &[n, 0], payload);
+                arrival.reply(OURS + 1, &[n, 0], payload);
             }
         }
     }
     static COUNT: Count = Count;
+    const OURS: u16 = reference::HANDLERS;
     const SITE: fn() -> Site = || Site::here("test");
 
     fn pair() -> (Arc<Node>, Seat, Seat) {
         let node = Arc::new(Node::attach(&config(2), &mut Alone).unwrap());
-        assert!(node.set_handler(20, &COUNT) && node.set_handler(21, &COUNT) && node.set_handler(20, &COUNT));
+        let set = |number| node.set_handler(number, &COUNT);
+        assert!(set(OURS) && set(OURS + 1) && set(OURS));
         let (a, b) = (node.seat(0), node.seat(1));
         (node, a, b)
     }
@@ -571,7 +587,7 @@ mod tests {
 
     /// Both ranks are of one process here, so that what goes through queues is sent by hand.
     fn send(seat: &Seat, to: usize, n: u64, reply: bool, payload: &[u8]) -> bool {
-        seat.try_send(AM, to, 20, bytes_of(&[n, u64::from(reply)]), payload)
+        seat.try_send(AM, to, OURS, bytes_of(&[n, u64::from(reply)]), payload)
     }
 
     #[test]
@@ -581,7 +597,7 @@ mod tests {
         for len in [0, 1, 8, 40, 41, 48, 56, 57, 4096, 4097, pool::LARGE] {
             let payload = vec![1; len];
             for reply in [false, true] {
-                assert!(a.try_request(1, 20, bytes_of(&[5, u64::from(reply)]), &payload));
+                assert!(a.try_request(1, OURS, bytes_of(&[5, u64::from(reply)]), &payload));
                 assert!(send(&a, 1, 7, reply, &payload) && node.serve(1, true) > 0);
                 assert_eq!(node.serve(0, true) > 0, reply);
                 want[1] += 12 + 2 * len as u64;

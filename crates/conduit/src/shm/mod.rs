@@ -14,6 +14,7 @@ pub mod lane;
 pub mod letters;
 pub mod lock;
 pub mod mail;
+pub mod mailbox;
 pub mod memory;
 pub mod progress;
 pub mod rma;
@@ -101,6 +102,7 @@ pub struct Node {
     window: Window,
     mail: Mail,
     semaphores: signal::Semaphores,
+    mailboxes: mailbox::Mailboxes,
     locks: lock::Locks,
     cores: Cores,
     radix: usize,
@@ -184,7 +186,7 @@ impl Own {
 }
 
 /// Changes with every change of what processes of one job share.
-const MAGIC: u64 = u64::from_le_bytes(*b"hello 05");
+const MAGIC: u64 = u64::from_le_bytes(*b"hello 06");
 
 impl Node {
     /// Collective over the processes of the job. If it fails on one process it fails on all, with the same words.
@@ -268,11 +270,13 @@ impl Node {
             return Err(format!("{n} ranks on one node; at most {most} are possible, and 1048576 in a job"));
         }
 
-        let (mut areas, mut bases, mut seats, mut near, mut posts) = (vec![], vec![], vec![], vec![], vec![]);
+        let (mut areas, mut bases, mut seats, mut near) = (vec![], vec![], vec![], vec![]);
+        let (mut posts, mut boxes) = (vec![], vec![]);
         for ((p, h), map) in told.iter().enumerate().zip(&maps) {
             let Some(map) = map else {
                 bases.extend((0..h.ranks).map(|_| [std::ptr::null_mut(); 2]));
                 posts.extend((0..h.ranks).map(|_| None));
+                boxes.extend((0..h.ranks).map(|_| None));
                 continue;
             };
             let control = Control::new(map.clone());
@@ -285,6 +289,11 @@ impl Node {
                 posts.push(Some(unsafe {
                     let area = map.base().add(semaphores_at(h.ranks as usize, i));
                     signal::Peer::new(area, mail::skew(near.len()), bell)
+                }));
+                // SAFETY: as above.
+                boxes.push(Some(unsafe {
+                    let area = map.base().add(mailboxes_at(h.ranks as usize, i));
+                    mailbox::Peer::new(area, mail::skew(near.len()), bell)
                 }));
                 near.push((area, bell, p == me));
                 let at = segments_at(h.ranks as usize) + i * memory::stride(h.segment) as usize;
@@ -299,6 +308,7 @@ impl Node {
             }
             areas.push(control);
         }
+        let near_count = near.len();
         // SAFETY: areas and bells in mappings that `areas`, a field of the same value, keeps mapped; files are zeroed at
         // first.
         let mail = unsafe { Mail::new(near, ranks.near(ranks.mine().start)) };
@@ -309,6 +319,7 @@ impl Node {
         let (reach, guarded) = unsafe {
             (Reach::new(half(0), memory::open_len(shared), maps.clone()), Reach::new(half(1), shared, maps.clone()))
         };
+        let mailboxes = mailbox::Mailboxes::new(boxes, guarded.clone(), near_count);
         let semaphores = signal::Semaphores::new(posts, maps);
         // The barrier has one shape: what differs between the processes' environments must not matter.
         let cores = match told[0].cores_told {
@@ -345,6 +356,7 @@ impl Node {
             window: Window::new(shared, config.ranks),
             mail,
             semaphores,
+            mailboxes,
             locks: lock::Locks::default(),
             cores,
             radix,
@@ -436,6 +448,12 @@ impl Node {
         }
     }
 
+    /// Has the job been aborted?
+    #[inline]
+    pub fn is_aborted(&self) -> bool {
+        self.areas[0].abort().load(Acquire) != 0
+    }
+
     /// All ranks of this node have come to a barrier.
     fn meet_beyond(&self, epoch: u64, all: Digest) {
         let net = self.net().expect("there are other nodes");
@@ -493,6 +511,7 @@ pub struct Seat {
     outlet: Outlet,
     sites: lock::SitesOfRank,
     semaphores: signal::Book,
+    mailboxes: mailbox::Book,
     /// Its side of what reaches other nodes.
     far: Option<ofi::Seat>,
     /// Of either half.
@@ -531,9 +550,9 @@ impl Seat {
         let memory = [Half::Open, Half::Guarded].map(|_| Memory::new(node.segment));
         let outlet = Outlet::new(&node.mail, &node.ranks, near);
         node.record(rank).running();
-        let (sites, semaphores) = Default::default();
+        let (sites, semaphores, mailboxes) = Default::default();
         let _not_send = std::marker::PhantomData;
-        Seat { rank, near, waiter, barrier, outlet, sites, semaphores, far, memory, node, _not_send }
+        Seat { rank, near, waiter, barrier, outlet, sites, semaphores, mailboxes, far, memory, node, _not_send }
     }
 
     /// The node.
@@ -582,10 +601,12 @@ impl Peek {
     }
 }
 
-/// Where the segments begin in the file of a process: after its control area and its ranks' areas for messages
-/// and semaphores.
+/// Bytes of a rank's areas: for messages, semaphores and mailboxes.
+const AREAS: usize = mail::AREA + signal::AREA + mailbox::AREA;
+
+/// Where the segments begin in the file of a process: after its control area and its ranks' areas.
 fn segments_at(ranks: usize) -> usize {
-    control::LEN + ranks * (mail::AREA + signal::AREA)
+    control::LEN + ranks * AREAS
 }
 
 /// Where the semaphores of the i-th of so many ranks are.
@@ -593,10 +614,15 @@ fn semaphores_at(ranks: usize, i: usize) -> usize {
     control::LEN + ranks * mail::AREA + i * signal::AREA
 }
 
+/// Where its mailboxes are.
+fn mailboxes_at(ranks: usize, i: usize) -> usize {
+    control::LEN + ranks * (mail::AREA + signal::AREA) + i * mailbox::AREA
+}
+
 /// The length of that file.
 fn file_len(segment: u64, ranks: usize) -> Option<usize> {
     let segments = (memory::stride(segment) as usize).checked_mul(ranks)?;
-    segments.checked_add(ranks.checked_mul(mail::AREA + signal::AREA)?)?.checked_add(control::LEN)
+    segments.checked_add(ranks.checked_mul(AREAS)?)?.checked_add(control::LEN)
 }
 
 /// A segment that could hold all memory that this process may ever have, if so many fit into the address space.

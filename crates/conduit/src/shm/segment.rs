@@ -269,13 +269,18 @@ pub enum Exhausted {
         /// So many.
         most: usize,
     },
+    /// The same of mailboxes.
+    Mailboxes {
+        /// So many.
+        most: usize,
+    },
 }
 
 impl std::fmt::Display for Exhausted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         use super::bytes;
         match self {
-            Exhausted::Semaphores { most } => {
+            Exhausted::Semaphores { most } | Exhausted::Mailboxes { most } => {
                 write!(f, "a rank has {most} at most, and those it has freed since the last barriers count")
             }
             Exhausted::Segment { largest } => {

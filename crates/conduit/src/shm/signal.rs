@@ -10,7 +10,7 @@ use super::{Node, Seat};
 use crate::am::{Arrival, Handler};
 use crate::contract::At;
 use crate::ring::prefetch_to_write;
-use crate::signal::{Cell, Flavor, LAST_GENERATION, MOST, Name, Notice, Refused, Taken};
+use crate::signal::{Cell, Flavor, LAST_GENERATION, MOST, NUMBER_BITS, Name, Notice, Refused, Taken, decode_numbered};
 use crate::sync::full_fence;
 use crate::wait::Bell;
 use crate::word::{Atomic, Op};
@@ -155,13 +155,24 @@ impl Seat {
 
     /// Ends it; the name signals nothing from now on.
     pub fn free_semaphore(&self, name: Name) {
+        self.end_semaphore(name);
+        self.reuse_semaphore(name);
+    }
+
+    /// The same of one from which other threads may take: its place is not used again before
+    /// [`reuse_semaphore`](Self::reuse_semaphore).
+    pub fn end_semaphore(&self, name: Name) {
         let Reached { cell, .. } = self.node.semaphores.find(name).expect("mine are mapped");
         cell.end();
+        self.semaphores.0.borrow_mut().in_use -= 1;
+    }
+
+    /// The place of one that has ended may get another; no thread takes from it any more.
+    pub fn reuse_semaphore(&self, name: Name) {
         let mut book = self.semaphores.0.borrow_mut();
         if book.generations[name.index()] < LAST_GENERATION {
             book.free.push_back((name.index(), self.barrier.come()));
         }
-        book.in_use -= 1;
     }
 
     /// How many there are.
@@ -186,8 +197,13 @@ impl Node {
     }
 }
 
-/// Does what a message says once its bytes are written.
-pub(crate) fn notify(arrival: &Arrival<'_>, notice: Notice) {
+/// Does what a message says once its bytes are written, and what was sent before it has been done. So many bits of its
+/// number have come.
+pub(crate) fn notify(arrival: &Arrival<'_>, low: u32, bits: u32, notice: Notice) {
+    arrival.landing().signal_came(arrival.source(), low, bits, notice, |notice| takes_effect(arrival, notice));
+}
+
+fn takes_effect(arrival: &Arrival<'_>, notice: Notice) {
     let node = arrival.node();
     match notice {
         Notice::Post(name, n) => {
@@ -234,8 +250,8 @@ impl Handler for OnSignal {
     fn run(&self, arrival: &Arrival<'_>) {
         let ([offset, what, n], bytes) = arrival.open::<[u64; 3]>();
         write(arrival, offset, bytes);
-        match Notice::decode([what, n]) {
-            Some(notice) => notify(arrival, notice),
+        match decode_numbered([what, n]) {
+            Some((notice, number)) => notify(arrival, number, NUMBER_BITS, notice),
             None => arrival.bad(&"a notice of nothing"),
         }
     }
@@ -247,9 +263,9 @@ impl Handler for OnSignalPart {
     fn run(&self, arrival: &Arrival<'_>) {
         let ([offset, what, n, key, total], bytes) = arrival.open::<[u64; 5]>();
         write(arrival, offset, bytes);
-        let Some(notice) = Notice::decode([what, n]) else { arrival.bad(&"a notice of nothing") };
+        let Some((notice, number)) = decode_numbered([what, n]) else { arrival.bad(&"a notice of nothing") };
         match arrival.landing().add_part(arrival.source(), key, bytes.len() as u64, total) {
-            Some(true) => notify(arrival, notice),
+            Some(true) => notify(arrival, number, NUMBER_BITS, notice),
             Some(false) => {}
             None => arrival.bad(&"more bytes than there are"),
         }

@@ -123,6 +123,7 @@ impl Team {
         self.meet(Tag::Call(Call::Array, wanted.head), u64::MAX, move || site);
 
         inner.reclaim(site);
+        inner.seat.sweep_mailboxes();
         let left = (me.0 + self.size() as u32 - 1) % self.size() as u32;
         let mut theirs = Description::zeroed();
         let read = inner.seat.get(site, At::guarded(left, board), bytemuck::bytes_of_mut(&mut theirs));

@@ -1,0 +1,414 @@
+//! The same by MPI, where one is installed: two processes that its own launcher starts, beside the same by hand.
+//!
+//! The library is found at run time. Open MPI and MPICH are told apart by their files, since their handles differ: pointers
+//! to objects of the library in the one, numbers in the other. Both fit a register, so one declaration of the functions
+//! serves both.
+
+use super::floor::{self, Board, Flagged};
+use super::measure::{Measured, Round, Tally};
+use super::ranks::now_ns;
+use clap::Args;
+use partage_conduit::shm::segment::{HUGE, Mapping};
+use partage_conduit::topology;
+use std::ffi::{CStr, c_int, c_void};
+use std::fs::OpenOptions;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+/// An MPI that may be installed.
+#[derive(Debug, PartialEq)]
+pub struct Library {
+    /// What it is called.
+    pub name: &'static str,
+    launcher: &'static str,
+    options: &'static [&'static str],
+    file: &'static CStr,
+    /// The names of its objects, or their numbers: the world, bytes, words, replacing, no hints.
+    objects: Objects,
+    /// What says that nobody wants to know a status.
+    no_status: usize,
+}
+
+#[derive(Debug, PartialEq)]
+enum Objects {
+    Named([&'static CStr; 5]),
+    Numbered([usize; 5]),
+}
+
+/// Open MPI, 4 and later.
+pub static OPEN_MPI: Library = Library {
+    name: "openmpi",
+    launcher: "mpirun.openmpi",
+    options: &["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
+    file: c"libmpi.so.40",
+    objects: Objects::Named([
+        c"ompi_mpi_comm_world",
+        c"ompi_mpi_byte",
+        c"ompi_mpi_int64_t",
+        c"ompi_mpi_op_replace",
+        c"ompi_mpi_info_null",
+    ]),
+    no_status: 0,
+};
+
+/// MPICH, 3 and later.
+pub static MPICH: Library = Library {
+    name: "mpich",
+    launcher: "mpirun.mpich",
+    options: &[],
+    file: c"libmpich.so.12",
+    objects: Objects::Numbered([0x4400_0000, 0x4c00_010d, 0x4c00_083a, 0x5800_000d, 0x1c00_0000]),
+    no_status: 1,
+};
+
+/// How MPI brings data and its notification.
+#[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
+pub enum Way {
+    /// A message, sent and received.
+    Send,
+    /// A put into a window and, when it is complete, a flag.
+    PutFlag,
+}
+
+impl Library {
+    /// Is its launcher there?
+    pub fn is_there(&self) -> bool {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|directory| directory.join(self.launcher).is_file())
+    }
+
+    /// What two processes of it measure. The path is that of a file that may be used.
+    pub fn measure(&self, way: Way, len: usize, read: bool, rounds: usize, out: &Path) -> Result<Measured, String> {
+        let memory = out.with_extension("memory");
+        let made = std::fs::File::create(&memory).and_then(|file| file.set_len(LEN as u64));
+        made.map_err(|e| format!("{}: {e}", memory.display()))?;
+        let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+        let way = if way == Way::Send { "send" } else { "put-flag" };
+        let mut command = Command::new(self.launcher);
+        command.args(self.options).args(["-n", "2"]).arg(program).args(["bench-mpi", self.name, way]);
+        command.args([len.to_string(), read.to_string(), rounds.to_string()]).arg(&memory).arg(out);
+        let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
+        let _ = std::fs::remove_file(&memory);
+        let ended = ended.map_err(|e| format!("{}: {e}", self.launcher))?;
+        if !ended.status.success() {
+            let said = String::from_utf8_lossy(&ended.stderr).trim().replace('\n', " | ");
+            return Err(format!("{} ended with {}: {said}", self.launcher, ended.status));
+        }
+        super::read(out).and_then(|line| line.parse())
+    }
+}
+
+/// What `bench-mpi` takes.
+#[derive(Args)]
+pub struct Options {
+    library: String,
+    way: Way,
+    len: usize,
+    #[arg(action = clap::ArgAction::Set)]
+    read: bool,
+    rounds: usize,
+    memory: PathBuf,
+    out: PathBuf,
+}
+
+/// One of the two processes.
+pub fn rank(options: &Options) -> i32 {
+    match measured(options) {
+        Ok(()) => 0,
+        Err(why) => {
+            eprintln!("partage: {why}");
+            1
+        }
+    }
+}
+
+fn measured(options: &Options) -> Result<(), String> {
+    let library = [&OPEN_MPI, &MPICH].into_iter().find(|l| l.name == options.library).ok_or("no such MPI")?;
+    let mpi = Mpi::open(library)?;
+    let me = mpi.me;
+    let cores = topology::allowed_cores();
+    // A refusal leaves the process where it is.
+    let _ = topology::bind_to(cores[me % cores.len()]);
+    let memory = Memory::open(&options.memory)?;
+    let places = if options.len > 4096 { 1 } else { PLACES };
+    let by_hand: Vec<Flagged> = (0..places).map(|i| memory.parcels(me, i)).collect();
+    let mut window = Window::new(&mpi, options.len.max(8), places)?;
+    let (src, mut dst) = (vec![7; options.len], vec![0; options.len]);
+    let trips = (16 << 20) / (options.len + 2048);
+    let (mut turn, mut epoch) = (0, 0);
+    let mut meet = || floor::pair_barrier(memory.board, me, &mut epoch);
+    let handoff = |meet: &mut dyn FnMut()| {
+        meet();
+        let start = now_ns();
+        floor::ping(memory.board, me, 3000);
+        (now_ns() - start) as f64 / 6000.0
+    };
+    let mut sample = |hand: bool, meet: &mut dyn FnMut()| -> Result<f64, String> {
+        meet();
+        let start = now_ns();
+        for _ in 0..trips {
+            turn += 1;
+            let dst = if options.read { &mut dst[..] } else { &mut [] };
+            let place = turn as usize % places;
+            for step in 0..2 {
+                match (step == me, hand) {
+                    (true, true) => by_hand[place].send(&src, turn),
+                    (false, true) => by_hand[place].receive(dst, turn),
+                    (true, false) if options.way == Way::Send => mpi.send(&src)?,
+                    (false, false) if options.way == Way::Send => mpi.receive(&mut window.private)?,
+                    (true, false) => window.put(&src, place, turn)?,
+                    (false, false) => window.take(dst, place, turn),
+                }
+            }
+        }
+        Ok((now_ns() - start) as f64 / (2 * trips) as f64)
+    };
+    let mut tally = Tally::default();
+    for round in 0.. {
+        let before = handoff(&mut meet);
+        let first = sample(true, &mut meet)?;
+        let ours = (sample(false, &mut meet)? + sample(false, &mut meet)?) / 2.0;
+        let floor = (first + sample(true, &mut meet)?) / 2.0;
+        let after = handoff(&mut meet);
+        // The first one is for pages, caches and branches.
+        if round > 0 {
+            tally.push(Round { before, after, ours, floor: Some(floor) });
+        }
+        if me == 0 {
+            memory.board.over.0.store(tally.is_enough(options.rounds).into(), Relaxed);
+        }
+        meet();
+        if memory.board.over.0.load(Relaxed) != 0 {
+            break;
+        }
+        meet();
+    }
+    if me == 0 {
+        let out = &options.out;
+        std::fs::write(out, tally.measured().line()).map_err(|e| format!("{}: {e}", out.display()))?;
+    }
+    window.free()?;
+    mpi.finalize()
+}
+
+/// Places that are used in turn.
+const PLACES: usize = 16;
+/// Bytes of the memory that both map.
+const LEN: usize = 2 * HUGE + 2 * PLACES * STRIDE;
+const STRIDE: usize = 128 << 10;
+
+/// Memory that both processes map.
+struct Memory {
+    map: &'static Mapping,
+    board: &'static Board,
+}
+
+impl Memory {
+    fn open(path: &Path) -> Result<Memory, String> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = file.map_err(|e| format!("{}: {e}", path.display()))?;
+        let map = Mapping::new(file.as_fd(), LEN, true).map_err(|e| e.to_string())?;
+        let map: &'static Mapping = Box::leak(Box::new(map));
+        // SAFETY: aligned to a page and longer than a board, zeroed, mapped for ever, and used by nobody but through such
+        // references to atomics.
+        Ok(Memory { map, board: unsafe { &*map.base().cast::<Board>() } })
+    }
+
+    /// Both ends of the i-th place.
+    fn parcels(&self, me: usize, i: usize) -> Flagged<'static> {
+        let place = |receiver: usize| {
+            // SAFETY: inside the mapping.
+            unsafe { self.map.base().add(HUGE + (2 * i + receiver) * STRIDE) }
+        };
+        // SAFETY: apart from each other and long enough for a parcel, zeroed, mapped for ever; only such ends use them.
+        unsafe { Flagged::at(place(1 - me), place(me)) }
+    }
+}
+
+type Send = unsafe extern "C" fn(*const c_void, c_int, usize, c_int, c_int, usize) -> c_int;
+type Receive = unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, usize, usize) -> c_int;
+type Allocate = unsafe extern "C" fn(isize, c_int, usize, usize, *mut *mut u8, *mut usize) -> c_int;
+type Put = unsafe extern "C" fn(*const c_void, c_int, usize, c_int, isize, c_int, usize, usize) -> c_int;
+type Accumulate = unsafe extern "C" fn(*const c_void, c_int, usize, c_int, isize, c_int, usize, usize, usize) -> c_int;
+
+/// MPI's functions and objects, as this process uses them.
+struct Mpi {
+    me: usize,
+    world: usize,
+    byte: usize,
+    word: usize,
+    replace: usize,
+    no_info: usize,
+    no_status: usize,
+    send: Send,
+    receive: Receive,
+    allocate: Allocate,
+    put: Put,
+    accumulate: Accumulate,
+    flush: unsafe extern "C" fn(c_int, usize) -> c_int,
+    lock_all: unsafe extern "C" fn(c_int, usize) -> c_int,
+    unlock_all: unsafe extern "C" fn(usize) -> c_int,
+    free: unsafe extern "C" fn(*mut usize) -> c_int,
+    sync: unsafe extern "C" fn(usize) -> c_int,
+    probe: unsafe extern "C" fn(c_int, c_int, usize, *mut c_int, usize) -> c_int,
+    finalize: unsafe extern "C" fn() -> c_int,
+}
+
+fn good(what: &str, code: c_int) -> Result<(), String> {
+    if code == 0 { Ok(()) } else { Err(format!("{what} says {code}")) }
+}
+
+impl Mpi {
+    fn open(library: &Library) -> Result<Mpi, String> {
+        let missing = || format!("{:?} cannot be opened", library.file);
+        // SAFETY: a C string. Its parts look for its symbols in the process.
+        let handle = unsafe { libc::dlopen(library.file.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+        if handle.is_null() {
+            return Err(missing());
+        }
+        let symbol = |name: &CStr| {
+            // SAFETY: a handle that was just given and that nobody closes, and a C string.
+            let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+            (!found.is_null()).then_some(found).ok_or_else(|| format!("{:?} has no {name:?}", library.file))
+        };
+        let [world, byte, word, replace, no_info] = match &library.objects {
+            Objects::Numbered(numbers) => *numbers,
+            Objects::Named(names) => {
+                let mut addresses = [0; 5];
+                for (address, name) in addresses.iter_mut().zip(names) {
+                    *address = symbol(name)?.expose_provenance();
+                }
+                addresses
+            }
+        };
+        // SAFETY: each is the function of that name of the standard's C binding. Handles are passed in registers: whole where
+        // they are pointers, their lower half where they are numbers.
+        unsafe {
+            let begin: unsafe extern "C" fn(*mut c_int, *mut c_void) -> c_int =
+                std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Init")?);
+            let rank: unsafe extern "C" fn(usize, *mut c_int) -> c_int =
+                std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Comm_rank")?);
+            good("MPI_Init", begin(std::ptr::null_mut(), std::ptr::null_mut()))?;
+            let mut me = 0;
+            good("MPI_Comm_rank", rank(world, &raw mut me))?;
+            Ok(Mpi {
+                me: me as usize,
+                world,
+                byte,
+                word,
+                replace,
+                no_info,
+                no_status: library.no_status,
+                send: std::mem::transmute::<*mut c_void, Send>(symbol(c"MPI_Send")?),
+                receive: std::mem::transmute::<*mut c_void, Receive>(symbol(c"MPI_Recv")?),
+                allocate: std::mem::transmute::<*mut c_void, Allocate>(symbol(c"MPI_Win_allocate")?),
+                put: std::mem::transmute::<*mut c_void, Put>(symbol(c"MPI_Put")?),
+                accumulate: std::mem::transmute::<*mut c_void, Accumulate>(symbol(c"MPI_Accumulate")?),
+                flush: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Win_flush")?),
+                lock_all: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Win_lock_all")?),
+                unlock_all: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Win_unlock_all")?),
+                free: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Win_free")?),
+                sync: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Win_sync")?),
+                probe: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Iprobe")?),
+                finalize: std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Finalize")?),
+            })
+        }
+    }
+
+    fn peer(&self) -> c_int {
+        1 - self.me as c_int
+    }
+
+    fn send(&self, src: &[u8]) -> Result<(), String> {
+        // SAFETY: so many bytes, which it reads before it returns.
+        let code =
+            unsafe { (self.send)(src.as_ptr().cast(), src.len() as c_int, self.byte, self.peer(), 0, self.world) };
+        good("MPI_Send", code)
+    }
+
+    fn receive(&self, dst: &mut [u8]) -> Result<(), String> {
+        let (p, n) = (dst.as_mut_ptr().cast(), dst.len() as c_int);
+        // SAFETY: so many bytes, which it has written when it returns.
+        let code = unsafe { (self.receive)(p, n, self.byte, self.peer(), 0, self.world, self.no_status) };
+        good("MPI_Recv", code)
+    }
+
+    fn finalize(&self) -> Result<(), String> {
+        // SAFETY: the last call.
+        good("MPI_Finalize", unsafe { (self.finalize)() })
+    }
+}
+
+/// A window of each process: places with a flag each, in a line of its own.
+struct Window<'m> {
+    mpi: &'m Mpi,
+    window: usize,
+    base: *mut u8,
+    stride: usize,
+    len: usize,
+    /// What messages are received into.
+    private: Vec<u8>,
+}
+
+impl<'m> Window<'m> {
+    fn new(mpi: &'m Mpi, len: usize, places: usize) -> Result<Window<'m>, String> {
+        let stride = len.next_multiple_of(64) + 64;
+        let (mut base, mut window) = (std::ptr::null_mut(), 0);
+        let size = (stride * places + 64) as isize;
+        // SAFETY: places for what it gives; nobody uses the memory otherwise.
+        let code = unsafe { (mpi.allocate)(size, 1, mpi.no_info, mpi.world, &raw mut base, &raw mut window) };
+        good("MPI_Win_allocate", code)?;
+        // SAFETY: a window that was just made, whose memory has so many bytes.
+        let code = unsafe {
+            base.write_bytes(0, size as usize);
+            (mpi.lock_all)(0, window)
+        };
+        good("MPI_Win_lock_all", code)?;
+        Ok(Window { mpi, window, base, stride, len, private: vec![0; len] })
+    }
+
+    /// Puts, and when that is complete sets the flag.
+    fn put(&self, src: &[u8], place: usize, turn: u64) -> Result<(), String> {
+        let (mpi, at, turn) = (self.mpi, (place * self.stride) as isize, turn as i64);
+        let (p, n, to) = (src.as_ptr().cast(), src.len() as c_int, mpi.peer());
+        let flag = at + (self.stride - 64) as isize;
+        // SAFETY: inside the other's window; the source is read before the flushes return.
+        unsafe {
+            good("MPI_Put", (mpi.put)(p, n, mpi.byte, to, at, n, mpi.byte, self.window))?;
+            good("MPI_Win_flush", (mpi.flush)(to, self.window))?;
+            let (p, replace) = ((&raw const turn).cast(), mpi.replace);
+            good("MPI_Accumulate", (mpi.accumulate)(p, 1, mpi.word, to, flag, 1, mpi.word, replace, self.window))?;
+            good("MPI_Win_flush", (mpi.flush)(to, self.window))
+        }
+    }
+
+    /// Waits for the flag, and reads what has come if there is anything to read it into.
+    fn take(&self, dst: &mut [u8], place: usize, turn: u64) {
+        assert!(dst.len() <= self.len);
+        let at = place * self.stride;
+        // SAFETY: a word of my window, which the other writes as one.
+        let flag = unsafe { &*self.base.add(at + self.stride - 64).cast::<AtomicU64>() };
+        loop {
+            // SAFETY: of a window that is locked.
+            unsafe { (self.mpi.sync)(self.window) };
+            if flag.load(Acquire) == turn {
+                break;
+            }
+            let (mpi, mut found) = (self.mpi, 0);
+            // SAFETY: asks for a message that nobody sends: what it takes to make progress.
+            unsafe { (mpi.probe)(mpi.peer(), 0, mpi.world, &raw mut found, mpi.no_status) };
+        }
+        // SAFETY: inside my window; the other writes it again when it has heard from me.
+        unsafe { std::ptr::copy_nonoverlapping(self.base.add(at), dst.as_mut_ptr(), dst.len()) };
+    }
+
+    fn free(&mut self) -> Result<(), String> {
+        // SAFETY: a window that nobody uses any more.
+        unsafe {
+            good("MPI_Win_unlock_all", (self.mpi.unlock_all)(self.window))?;
+            good("MPI_Win_free", (self.mpi.free)(&raw mut self.window))
+        }
+    }
+}
