@@ -3,8 +3,6 @@
 //!
 //! `cargo run --release -p partage-examples --bin pipeline`
 
-use partage::prelude::*;
-
 const DEPTH: usize = 8;
 const ITEMS: u64 = 1000;
 

@@ -2,8 +2,6 @@
 //!
 //! `cargo run --release -p partage-examples --bin ring`
 
-use partage::prelude::*;
-
 fn main() {
     partage::run(|job| -> partage::Result {
         let mut to = job.outbox::<u64>(job.neighbor(1), 1, 1)?;

@@ -383,7 +383,7 @@ mod models {
     /// All orders of two threads, both of which may sleep, take too long.
     fn model(f: impl Fn() + Sync + Send + 'static) {
         let mut model = loom::model::Builder::new();
-        model.preemption_bound = model.preemption_bound.or(Some(2));
+        model.preemption_bound = model.preemption_bound.or(Some(3));
         model.check(f);
     }
 

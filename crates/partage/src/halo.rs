@@ -98,6 +98,8 @@ impl<T: Pod> Halo<T> {
     }
 
     /// Waits for the row above my first and the row below my last; `None` where there is none.
+    // No closures: they would not know the caller's place.
+    #[allow(clippy::manual_map)]
     #[track_caller]
     pub fn recv(&mut self) -> (Option<Arrived<'_, T>>, Option<Arrived<'_, T>>) {
         let above = match &mut self.above {

@@ -165,6 +165,21 @@ impl Inner {
         self.seat.waiter().until(site, look)
     }
 
+    /// The same for what another rank is about to write.
+    #[inline(always)]
+    pub fn wait_soon<S: fmt::Display>(
+        self: &Rc<Self>,
+        site: impl Fn() -> S + Copy,
+        done: impl Fn() -> bool + Copy,
+    ) -> std::result::Result<(), Aborted> {
+        let look = || match done() {
+            true => Step::Done,
+            false if self.progress() => Step::Busy,
+            false => Step::Idle,
+        };
+        self.seat.waiter().until_soon(site, done, look)
+    }
+
     /// Sends a request, when there is room. (In a called function, progress runs no others meanwhile.)
     #[inline(always)]
     pub fn request(self: &Rc<Self>, site: Site, to: Rank, handler: u16, args: &[u8], payload: &[u8]) {
