@@ -31,8 +31,8 @@ fn rows(job: &Job) {
 
 fn ghosts(job: &Job) {
     use Edge::{Open, Wrap};
-    use Stencil::{Box, Star};
-    for (width, stencil) in [(1, Star), (1, Box), (2, Box), (3, Star)] {
+    use Stencil::{Full, Star};
+    for (width, stencil) in [(1, Star), (1, Full), (2, Full), (3, Star)] {
         let least = 3 * job.size();
         around(job, [least + 5], [Open], width, stencil);
         around(job, [least + 2], [Wrap], width, stencil);

@@ -12,7 +12,7 @@
 //!     let grid = Grid::new(job, [Edge::Wrap, Edge::Open]);                // 2 x 2 ranks
 //!     let block = grid.block([10, 7]);                                     // my part of 10 x 7 cells
 //!     let cells = [block[0].len(), block[1].len()];
-//!     let mut halos = Halos::<f64, 2>::new(job, &grid, cells, 1, Stencil::Box).unwrap();
+//!     let mut halos = Halos::<f64, 2>::new(job, &grid, cells, 1, Stencil::Full).unwrap();
 //!     let mut now = vec![1.0; halos.len()];
 //!     for _ in 0..5 {
 //!         halos.exchange(&mut now);
@@ -253,7 +253,7 @@ pub enum Stencil {
     /// Those beside its faces: enough for stencils of 3, 5 and 7 points.
     Star,
     /// Those beside its edges and corners too: for 9 and 27 points.
-    Box,
+    Full,
 }
 
 /// Fills the ghost cells of a block; see the [module](self).
