@@ -2,7 +2,7 @@
 //! nodes, and the reference path, reach them.
 //!
 //! A mailbox is found by 64 bits ([`Name`]): its rank, its number there, and its generation. Each rank has an area for what is
-//! to be known of [`MOST`] of them ([`Entry`]) in its process's file; only its owner writes where slots are, so a name, whatever its bits
+//! to be known of [`MOST`] of them in its process's file; only its owner writes where slots are, so a name, whatever its bits
 //! are, finds a mailbox or nothing. Slots lie in guarded memory, which is given back when all ranks have met since the mailbox
 //! was dropped: whoever was sending then has ended. Numbers are used again at the same time.
 //!
