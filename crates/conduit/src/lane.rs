@@ -247,10 +247,15 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Of so many slots, for elements of this size and alignment; `None` beyond all numbers.
+    /// Of so many slots, for elements of this size and alignment; `None` beyond all numbers. Elements that fit into the line of
+    /// the flag lie there, others begin with the next one: copies are aligned, and a receiver that looks at the flag takes no line
+    /// away that is being filled.
     pub fn of(size: usize, align: usize, len: usize, depth: usize) -> Option<Shape> {
-        let (payload, align) = (align.max(size_of::<u64>()), align.max(64));
-        let slot = len.checked_mul(size)?.checked_add(payload)?;
+        let bytes = len.checked_mul(size)?;
+        let beside = align.max(size_of::<u64>());
+        let payload = if bytes <= 64usize.saturating_sub(beside) { beside } else { align.max(64) };
+        let align = align.max(64);
+        let slot = bytes.checked_add(payload)?;
         let stride = slot.checked_next_multiple_of(align)?;
         let fits = stride.checked_mul(depth)? < 1 << 56 && len <= MOST_LEN;
         fits.then_some(Shape { depth, len, payload, stride, align })

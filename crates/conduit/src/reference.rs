@@ -52,7 +52,7 @@ const ATOMICS: u16 = 19;
 pub(crate) const SIGNAL: u16 = 20;
 const SIGNAL_PART: u16 = 21;
 /// Brings a value to a mailbox; see [`shm::mailbox`].
-pub(crate) const MAIL: u16 = 22;
+pub const MAIL: u16 = 22;
 /// Where a process's endpoint for atomics is.
 pub(crate) const NATIVE: u16 = 24;
 /// What a number in a signal stands for, and a place for signals: see [`ofi::signal`].

@@ -45,8 +45,6 @@ const FOREIGN_US: u64 = 500;
 const FOREIGN_HOLD_US: u64 = 50_000;
 /// The longest time that a rank sleeps without looking at its condition and at the abort word.
 const PARK_NS: u64 = 100_000_000;
-/// Glances between two looks.
-const GLANCES: u32 = 4;
 /// Looks at the condition between two looks at the clock.
 const ROUND: u32 = 64;
 
@@ -262,33 +260,6 @@ impl<'m> Waiter<'m> {
         }
         // A copy goes there, so that the one used here can stay in registers.
         self.slow(&{ site }, &{ look })
-    }
-
-    /// The same for what is one load of a line that another rank is about to write: `glance` says whether it is there, and is looked
-    /// at more often. (Whoever looks all the time takes the line away from the one who writes it.)
-    #[inline(always)]
-    pub fn until_soon<S: Display>(
-        &self,
-        site: impl Fn() -> S + Copy,
-        glance: impl Fn() -> bool + Copy,
-        look: impl Fn() -> Step + Copy,
-    ) -> Result<(), Aborted> {
-        let looks = if self.cores == Cores::Own && !cfg!(loom) { ROUND } else { 0 };
-        for _ in 0..looks {
-            match look() {
-                Step::Done => return Ok(()),
-                Step::Busy => break,
-                Step::Idle => {
-                    for _ in 0..GLANCES {
-                        std::hint::spin_loop();
-                        if glance() {
-                            return Ok(());
-                        }
-                    }
-                }
-            }
-        }
-        self.until(site, look)
     }
 
     #[inline(never)]

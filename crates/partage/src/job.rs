@@ -120,10 +120,7 @@ impl Inner {
     /// Serves others: handlers' messages, remote calls, results.
     #[inline(always)]
     pub fn progress(self: &Rc<Self>) -> bool {
-        let mut served = self.seat.serve(self.calls.has_more(), || self.serve_calls());
-        if self.desk.has_errands() {
-            served |= self.run_errands();
-        }
+        let served = self.seat.serve(self.calls.has_more(), || self.serve_calls() | self.serve_desk());
         if served {
             self.served.set(self.served.get().wrapping_add(1));
         }
@@ -163,21 +160,6 @@ impl Inner {
             false => Step::Idle,
         };
         self.seat.waiter().until(site, look)
-    }
-
-    /// The same for what another rank is about to write.
-    #[inline(always)]
-    pub fn wait_soon<S: fmt::Display>(
-        self: &Rc<Self>,
-        site: impl Fn() -> S + Copy,
-        done: impl Fn() -> bool + Copy,
-    ) -> std::result::Result<(), Aborted> {
-        let look = || match done() {
-            true => Step::Done,
-            false if self.progress() => Step::Busy,
-            false => Step::Idle,
-        };
-        self.seat.waiter().until_soon(site, done, look)
     }
 
     /// Sends a request, when there is room. (In a called function, progress runs no others meanwhile.)

@@ -109,6 +109,10 @@ impl<'de, T> Deserialize<'de> for Address<T> {
 
 impl Job {
     /// Makes a mailbox of mine for at least `capacity` values of at most 4096 bytes each. Not collective.
+    ///
+    /// ```compile_fail
+    /// partage::test(1, |job| drop(job.mailbox::<[u64; 513]>(4)));    // larger ones are put, and their pointers sent
+    /// ```
     #[track_caller]
     pub fn mailbox<T: Pod>(&self, capacity: usize) -> Result<Mailbox<T>> {
         const { assert!(size_of::<T>() <= LARGEST, "the values of a mailbox have at most 4096 bytes") };

@@ -292,9 +292,9 @@ pub(crate) struct Desk {
     reference: bool,
     /// Has the rank come to its end?
     over: AtomicBool,
+    /// How many they are the node counts, where the rank looks for its messages: written before its bell is rung, which has the
+    /// fence that this needs.
     errands: Mutex<VecDeque<Arc<Errand>>>,
-    /// How many they are: what the rank looks at. Written before its bell is rung, which has the fence that this needs.
-    waiting: AtomicUsize,
     /// Does the rank run one? Its own.
     runs: AtomicBool,
 }
@@ -332,8 +332,8 @@ enum Done {
 
 impl Desk {
     pub fn new(node: Arc<Node>, rank: Rank, reference: bool) -> Desk {
-        let (over, errands, waiting, runs) = Default::default();
-        Desk { node, rank, reference, over, errands, waiting, runs }
+        let (over, errands, runs) = Default::default();
+        Desk { node, rank, reference, over, errands, runs }
     }
 
     pub fn rank(&self) -> Rank {
@@ -360,14 +360,19 @@ impl Desk {
     /// Is there something for the rank to do?
     #[inline(always)]
     pub fn has_errands(&self) -> bool {
-        self.waiting.load(Relaxed) != 0
+        self.count().load(Relaxed) != 0
+    }
+
+    /// How many there are, where the rank finds it when it looks at its messages.
+    fn count(&self) -> &AtomicUsize {
+        self.node.errands(self.rank.index())
     }
 
     /// From now on there is nothing to be had.
     pub fn close(&self) {
         self.over.store(true, Release);
         let left = std::mem::take(&mut *self.lock());
-        self.waiting.store(0, Relaxed);
+        self.count().store(0, Relaxed);
         left.iter().for_each(|errand| errand.finish(Done::Over));
     }
 
@@ -417,7 +422,7 @@ impl Desk {
         // Closing takes the lock after that is set.
         self.check(site.call);
         errands.push_back(errand.clone());
-        self.waiting.store(errands.len(), Relaxed);
+        self.count().store(errands.len(), Relaxed);
         drop(errands);
         self.node.wake(self.rank.index());
         errand.crowd.until(|| errand.done.get().is_some() || self.is_over());
@@ -431,7 +436,7 @@ impl Desk {
     fn take(&self) -> Option<Arc<Errand>> {
         let mut errands = self.lock();
         let errand = errands.pop_front();
-        self.waiting.store(errands.len(), Relaxed);
+        self.count().store(errands.len(), Relaxed);
         errand
     }
 }
@@ -446,6 +451,12 @@ impl Errand {
 }
 
 impl Inner {
+    /// Does what other threads have left, if there is something.
+    #[inline(always)]
+    pub fn serve_desk(self: &Rc<Self>) -> bool {
+        self.desk.has_errands() && self.run_errands()
+    }
+
     /// Does what other threads of this rank have left for it, one after the other; not where nothing may wait.
     #[cold]
     #[inline(never)]

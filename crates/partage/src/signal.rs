@@ -282,7 +282,7 @@ impl Semaphore {
 
     #[inline(never)]
     fn wait_slowly(&self, site: Site, n: u32) {
-        self.inner.unless_over(self.inner.wait_soon(|| Waiting { site, semaphore: self, n }, || self.take(n)));
+        self.inner.unless_over(self.inner.wait_saying(|| Waiting { site, semaphore: self, n }, || self.take(n)));
     }
 
     #[inline(always)]

@@ -30,7 +30,7 @@ use crate::word::Atomic;
 use bytemuck::{Pod, bytes_of, bytes_of_mut};
 use std::cell::{Cell, RefCell};
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicUsize, Ordering::*};
 
 /// Nothing, aligned.
 const EMPTY: &[u8] = {
@@ -100,6 +100,12 @@ impl Node {
     /// Wakes a near rank if it sleeps.
     pub(crate) fn ring(&self, near: usize) {
         self.mail.peers[near].bell().ring();
+    }
+
+    /// How many errands other threads have for a rank of this process: what it looks at whenever it looks at its messages.
+    #[inline(always)]
+    pub fn errands(&self, rank: usize) -> &AtomicUsize {
+        &self.mail.letterbox(self.ranks.near(rank)).errands
     }
 
     /// Wakes a rank of this node if it sleeps; for what is not a message.

@@ -88,6 +88,8 @@ pub(super) struct Letterbox {
     /// Replies for which there was no buffer, and how many.
     pub(super) kept: [Mutex<VecDeque<Kept>>; NETS],
     pub(super) kept_count: [AtomicUsize; NETS],
+    /// What other threads of the rank have for it to do: how many errands.
+    pub(super) errands: AtomicUsize,
     pub(super) landing: Landing,
     pub(super) locks: super::lock::Answers,
     /// Has its thread taken its seat?
@@ -101,7 +103,7 @@ impl Letterbox {
         // All of them, without asking one after the other.
         let [a, b] = [&self.replies, &self.requests].map(|i| i[AM].is_empty() & i[CALL].is_empty());
         let kept = self.kept_count[AM].load(Relaxed) | self.kept_count[CALL].load(Relaxed);
-        a & b & (kept == 0)
+        a & b & (kept | self.errands.load(Relaxed) == 0)
     }
 }
 
@@ -152,6 +154,7 @@ impl Mail {
             pools: [AM, CALL].map(|net| unsafe { Pool::new(peer.pool(OF_REPLIES + net), n) }),
             kept: Default::default(),
             kept_count: Default::default(),
+            errands: AtomicUsize::new(0),
             landing: Landing::default(),
             locks: Default::default(),
             seated: AtomicBool::new(false),
