@@ -74,8 +74,8 @@ pub unsafe fn store<T: Pod>(to: *mut u8, value: T) {
 /// `len` bytes from `from` are mapped shared memory to which no reference exists; `to` has room for them and is not shared.
 #[inline(always)]
 pub unsafe fn read(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: passed on to the caller; a private and a shared range do not overlap.
-    unsafe { arch::copy(to, from, len) }
+    // SAFETY: passed on to the caller; a private and a shared range do not overlap. A line has the length that was tested.
+    unsafe { if len == 64 { arch::copy_64(to, from) } else { arch::copy(to, from, len) } }
 }
 
 /// Copies `len` bytes into shared memory.
@@ -84,8 +84,8 @@ pub unsafe fn read(to: *mut u8, from: *const u8, len: usize) {
 /// As for [`read`], with the sides exchanged.
 #[inline(always)]
 pub unsafe fn write(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: passed on to the caller; a private and a shared range do not overlap.
-    unsafe { arch::copy(to, from, len) }
+    // SAFETY: passed on to the caller; a private and a shared range do not overlap. A line has the length that was tested.
+    unsafe { if len == 64 { arch::copy_64(to, from) } else { arch::copy(to, from, len) } }
 }
 
 /// Runs of bytes at one distance on either side.
