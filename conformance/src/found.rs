@@ -3,15 +3,19 @@
 use crate::Case;
 use partage::am::{Reply, Request};
 use partage::prelude::*;
+use partage::signal::Flavor;
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// All of them.
-pub const CASES: [Case; 5] = [
+pub const CASES: [Case; 7] = [
     ("calls made while an object is in use do not wait for it", in_use),
     ("results that nobody has read stop nothing else", unread_results),
     ("a called function sends beside results that nobody has read", sends_beside_results),
     ("a long call is not overtaken", long_before_short),
     ("a rank that does not read its answers stops nobody else's", slow_reader),
+    ("threads that always have more to do do not keep their rank", busy_threads),
+    ("nothing of a boolean semaphore is waited for, and had", nothing_of_a_boolean),
 ];
 
 /// Two ranks that empty their objects into each other's, from inside.
@@ -130,4 +134,40 @@ fn slow_reader(job: &Job) {
     job.barrier();
     job.free_all(count);
     job.free_all(go_on);
+}
+
+/// Three threads of each rank have it add to a word of another, one after the other; the rank waits for others meanwhile.
+fn busy_threads(job: &Job) {
+    let count = job.alloc_all::<u64>(1).unwrap();
+    let (there, stop) = (count.on(job.neighbor(1)), AtomicBool::new(false));
+    std::thread::scope(|s| {
+        let adds = |remote: partage::remote::Remote| {
+            let mut made = 0;
+            while !stop.load(Relaxed) {
+                remote.fetch_add(there, 1);
+                made += 1;
+            }
+            made
+        };
+        let threads: Vec<_> = (0..3).map(|_| job.remote()).map(|remote| s.spawn(move || adds(remote))).collect();
+        (0..30).for_each(|_| job.barrier());
+        stop.store(true, Relaxed);
+        job.wait_until(|| threads.iter().all(|thread| thread.is_finished()));
+        let made: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        job.barrier();
+        assert_eq!(there.get(job), made);
+    });
+    job.barrier();
+    job.free_all(count);
+}
+
+fn nothing_of_a_boolean(job: &Job) {
+    for boolean in [false, true] {
+        let s = job.semaphore_with(Flavor { boolean, ..Default::default() }).unwrap();
+        s.wait_n(0);
+        job.post(s.signal());
+        job.quiet();
+        assert!(s.try_wait_n(0) && s.value() == 1, "{}: nothing was taken", job.rank());
+        s.wait();
+    }
 }

@@ -258,8 +258,23 @@ fn forgotten(job: &Job) {
     assert!(!to.try_put_signal(&[4]), "{}: all slots are full", job.rank());
     job.barrier();
     (0..4).for_each(|_| forget(from.wait()));
+    // Nothing more has come, so all of them go back.
+    assert!(from.try_wait().is_none());
+    job.quiet();
     job.barrier();
-    assert!(!to.try_put_signal(&[4]), "{}: forgotten slots are not given back", job.rank());
+    (0..4).for_each(|i| assert!(to.try_put_signal(&[i]), "{}: forgotten slots are given back", job.rank()));
+    // Who forgets all slots and waits does not wait for good.
+    let (mut to, mut from) = (None, None);
+    match job.rank() {
+        Rank(0) => to = Some(job.outbox::<u64>(Rank(job.size() as u32 - 1), 1, 1).unwrap()),
+        _ if job.size() == 1 => {}
+        Rank(r) if r as usize + 1 == job.size() => from = Some(job.inbox::<u64>(Rank(0), 1, 1).unwrap()),
+        _ => {}
+    }
+    for i in 0..20 {
+        to.iter_mut().filter(|_| job.size() > 1).for_each(|to| to.put_signal(&[i]));
+        from.iter_mut().for_each(|from| forget(from.wait()));
+    }
     job.barrier();
 }
 

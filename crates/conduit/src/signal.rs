@@ -18,6 +18,10 @@
 //! * The generation is written by the owner. A post looks at it first. One that is under way while the semaphore is freed
 //!   writes to a cell that has no semaphore; so a cell gets another one only when all ranks have met since (see
 //!   [`crate::shm::signal`]): whoever posts by an old name then sees that it is old.
+//! * Threads that are no ranks come to no barrier. They count themselves in the cell ([`Cell::post_as_guest`]), make a full
+//!   fence, and look at the generation; who is about to use the cell again has written the generation, makes a full fence, and
+//!   looks whether there are any ([`Cell::has_guests`]). Either it sees one, and takes another cell, or all that come later see
+//!   that their name is old.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
 use crate::wait::Crowd;
@@ -218,6 +222,8 @@ pub struct Cell {
     producer: AtomicU32,
     /// Threads that are not the owner's rank and wait.
     pub crowd: Crowd,
+    /// Threads that are no ranks and post at the moment.
+    guests: AtomicU32,
 }
 
 /// What consumers write.
@@ -272,6 +278,22 @@ impl Cell {
         Ok(())
     }
 
+    /// The same from a thread that may be no rank's, at the same time as others.
+    pub fn post_as_guest(&self, post: impl FnOnce() -> Result<(), Refused>) -> Result<(), Refused> {
+        self.guests.fetch_add(1, Relaxed);
+        crate::sync::full_fence();
+        let posted = post();
+        self.guests.fetch_sub(1, Release);
+        posted
+    }
+
+    /// Is such a thread about to post, perhaps by the name of a semaphore that has ended? If not, what those before have posted
+    /// is seen, and none posts by that name any more.
+    pub fn has_guests(&self) -> bool {
+        crate::sync::full_fence();
+        self.guests.load(Acquire) != 0
+    }
+
     /// It is not here: was it once?
     #[cold]
     fn is_stale(&self, name: Name) -> Result<(), Refused> {
@@ -310,7 +332,7 @@ impl Cell {
     #[inline(always)]
     pub fn try_take(&self, taken: &Taken, boolean: bool, n: u32, alone: bool) -> bool {
         if boolean {
-            return self.posted.load(Relaxed) & 1 == 1 && self.posted.fetch_and(!1, Acquire) & 1 == 1;
+            return n == 0 || self.posted.load(Relaxed) & 1 == 1 && self.posted.fetch_and(!1, Acquire) & 1 == 1;
         }
         let mut had = taken.0.load(Acquire);
         loop {
@@ -423,9 +445,10 @@ mod tests {
         for alone in [true, false] {
             let (cell, taken, name) = made(Flavor { boolean: true, ..Default::default() });
             cell.post(&taken, name, 0, alone).unwrap();
-            assert!(!cell.try_take(&taken, true, 1, alone));
+            assert!(cell.try_take(&taken, true, 0, alone) && !cell.try_take(&taken, true, 1, alone));
             cell.post(&taken, name, 1, alone).unwrap();
             cell.post(&taken, name, 1, alone).unwrap();
+            assert!(cell.try_take(&taken, true, 0, alone));
             assert_eq!(cell.post(&taken, name, 2, alone), Err(Refused::Boolean));
             assert!(cell.try_take(&taken, true, 1, alone) && !cell.try_take(&taken, true, 1, alone));
         }
@@ -577,6 +600,26 @@ mod models {
             shared.saw(0, 1);
             consumer.join().unwrap();
             assert!(!shared.take(false, 1, false));
+        });
+    }
+
+    /// A thread that is no rank's posts by the name of a semaphore whose cell gets another one: that is not posted to.
+    #[test]
+    fn loom_guests_post_to_none_but_theirs() {
+        loom::model(|| {
+            let (shared, name) = shared(Flavor::default());
+            let posting = shared.clone();
+            let guest = loom::thread::spawn(move || {
+                posting.cell.post_as_guest(|| posting.cell.post(&posting.taken, name, 1, false)).unwrap();
+            });
+            shared.cell.end();
+            if !shared.cell.has_guests() {
+                shared.cell.begin(&shared.taken, 2);
+                guest.join().unwrap();
+                assert_eq!(shared.cell.value(&shared.taken, false), 0);
+            } else {
+                guest.join().unwrap();
+            }
         });
     }
 

@@ -191,6 +191,13 @@ impl Inner {
         std::thread::panicking() && self.seat.waiter().aborted()
     }
 
+    /// May a call that does not wait serve others? Not in a handler, inside which another would run, and another inside that; nor
+    /// when the job is over.
+    #[inline]
+    pub fn may_serve(&self) -> bool {
+        !in_handler() && !self.calls.is_over()
+    }
+
     /// A call that waits is refused in a function that another rank called.
     #[inline(always)]
     #[track_caller]

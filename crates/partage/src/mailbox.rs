@@ -313,6 +313,7 @@ impl<T: Pod> Mailbox<T> {
     #[inline]
     #[track_caller]
     pub fn try_receive(&self) -> Option<(Rank, T)> {
+        self.inner.is_not_over(Site::here("try_receive"));
         self.take("try_receive").or_else(|| {
             self.inner.progress();
             self.take("try_receive")

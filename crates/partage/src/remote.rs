@@ -277,7 +277,7 @@ impl Remote {
             node.reach().write(at, src).expect("memory of a rank whose semaphores are mapped");
         }
         // It makes a full fence when it has posted.
-        if let Err(why) = semaphore.post(name, n, desk.rank.0, false) {
+        if let Err(why) = semaphore.post_as_guest(name, n, desk.rank.0) {
             refuse_signal(desk.rank, desk.size(), call, signal, why);
         }
     }
@@ -467,7 +467,9 @@ impl Inner {
             return false;
         }
         let mut ran = false;
-        while let Some(errand) = desk.take() {
+        // As many as there are now: threads that always have more do not keep the rank from what it waits for.
+        for _ in 0..desk.waiting.load(Relaxed) {
+            let Some(errand) = desk.take() else { break };
             let done = self.run_errand(&errand);
             // Waits end without what they waited for then.
             if !self.seat.waiter().aborted() {

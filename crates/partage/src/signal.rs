@@ -289,7 +289,7 @@ impl Semaphore {
     #[track_caller]
     fn try_for(&self, call: &'static str, n: u32) -> bool {
         self.check(call, n);
-        self.take(n) || (self.inner.progress() && self.take(n))
+        self.take(n) || (self.inner.may_serve() && self.inner.progress() && self.take(n))
     }
 
     #[inline(always)]
@@ -358,7 +358,11 @@ pub fn wait_any(semaphores: &[&Semaphore]) -> usize {
     first.inner.may_wait(|| site);
     let (taken, take) = (std::cell::Cell::new(0), || semaphores.iter().position(|s| s.take(1)));
     let look = || take().map(|i| taken.set(i)).is_some();
-    first.inner.wait(site, look);
+    match look() {
+        // Who always finds a post serves others all the same.
+        true => _ = first.inner.progress_at_times(),
+        false => first.inner.wait(site, look),
+    }
     taken.get()
 }
 

@@ -24,7 +24,8 @@
 //! * Messages arrive in order, each once, with as many elements as were put: up to the slot's, or none, which is a signal.
 //! * `put_signal` returns when the source may be used again. It waits only while all slots are full.
 //! * What the sender wrote anywhere before is there for who has what it put, as for a [semaphore](crate::signal).
-//! * A slot that is forgotten is not lost: it goes back with the next one that is dropped.
+//! * A slot that is forgotten is not lost: it goes back with the next one that is dropped, or when the next message is asked for
+//!   and has not come.
 //! * An end may be dropped at any time. What was sent before is received; a sender that then finds no slot free, and a receiver that
 //!   waits for more than was sent, panic. The memory is given back when both ends are gone.
 //!
@@ -33,7 +34,7 @@
 //! one, which stays on its rank's thread; it was told where the slots are, and has found that it has the same depth, length and type.
 //! It writes with a credit only, which says that the slice that was there has been dropped: there is
 //! one [`Arrived`] at a time, since it borrows its inbox, and the credit never counts beyond it. What was forgotten cannot be read any more when
-//! the next is taken. Memory is used otherwise when the inbox is gone and the outbox has said how much it has sent in all, and that has arrived.
+//! the next is asked for. Memory is used otherwise when the inbox is gone and the outbox has said how much it has sent in all, and that has arrived.
 
 use crate::error::{Error, Result};
 use crate::job::{Inner, Job};
@@ -345,6 +346,7 @@ impl<T: Pod> Outbox<T> {
     #[track_caller]
     fn put_slowly(&mut self, call: &'static str, src: &[T]) {
         let site = Site::here(call);
+        self.end.inner.is_not_over(site);
         self.check(call, src.len());
         if !self.may_put(call) {
             self.end.inner.may_wait(|| site);
@@ -368,6 +370,7 @@ impl<T: Pod> Outbox<T> {
     #[track_caller]
     fn try_slowly(&mut self, src: &[T]) -> bool {
         let call = "try_put_signal";
+        self.end.inner.is_not_over(Site::here(call));
         self.check(call, src.len());
         let may = self.may_put(call) || (self.end.inner.progress() && self.may_put(call));
         if may {
@@ -451,10 +454,13 @@ impl<T: Pod> Inbox<T> {
     #[track_caller]
     pub fn try_wait(&mut self) -> Option<Arrived<'_, T>> {
         self.end.inner.may_wait(|| Site::here("try_wait"));
-        let (first, len) = match self.try_take() {
-            None if self.end.inner.progress() => self.try_take()?,
-            taken => taken?,
-        };
+        let mut taken = self.try_take();
+        if taken.is_none() {
+            self.give_forgotten();
+            self.end.inner.progress();
+            taken = self.try_take();
+        }
+        let (first, len) = taken?;
         Some(Arrived { inbox: self, first, len })
     }
 
@@ -510,12 +516,22 @@ impl<T: Pod> Inbox<T> {
             self.end.wait(site, What::Outbox, || false, made);
             self.connect();
         }
+        self.give_forgotten();
         let (has_come, is_over) = (|| self.receiver.look().is_some(), || self.is_over());
         self.end.wait(site, What::Message(self.receiver.taken()), has_come, is_over);
         match self.try_take() {
             Some((first, len)) => Arrived { inbox: self, first, len },
             None if self.is_over() => self.will_not_come(call),
             None => self.end.inner.no_result(site),
+        }
+    }
+
+    /// Gives back slots that were forgotten, and that nobody can read any more: what has not come may wait for one of them.
+    fn give_forgotten(&mut self) {
+        if self.receiver.taken() > self.receiver.given()
+            && let Some(more) = self.receiver.give()
+        {
+            self.give_far(more);
         }
     }
 
@@ -631,10 +647,12 @@ impl<'a, T: Pod> Future for Arriving<'a, T> {
     #[track_caller]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Arrived<'a, T>> {
         let Some(inbox) = self.inbox.as_mut() else { panic!("a future that was ready is polled again") };
-        let taken = match inbox.try_take() {
-            None if inbox.end.inner.progress_at_times() => inbox.try_take(),
-            taken => taken,
-        };
+        let mut taken = inbox.try_take();
+        if taken.is_none() {
+            inbox.give_forgotten();
+            inbox.end.inner.progress_at_times();
+            taken = inbox.try_take();
+        }
         match taken.zip(self.inbox.take_if(|_| taken.is_some())) {
             Some(((first, len), inbox)) => return Poll::Ready(Arrived { inbox, first, len }),
             None => {

@@ -16,6 +16,7 @@
 
 use super::rma::Reach;
 use super::segment::Exhausted;
+use super::signal::MEETINGS;
 use super::{Node, Seat};
 use crate::am::{Arrival, Handler};
 use crate::contract::{At, Conduit, Half};
@@ -419,12 +420,12 @@ impl Seat {
         book.dropped.push_back((name.index(), self.barrier.come()));
     }
 
-    /// Gives back the memory of those that nobody uses any more: this rank came to the next barrier after it had dropped one, and
-    /// then to another, so all have come to that one, and nobody is in a call that found it.
+    /// Gives back the memory of those that nobody uses any more: ranks have met so often since it was dropped that nobody is in a
+    /// call that found it. (Who sends by a message waits for the answer.)
     pub fn sweep_mailboxes(&self) {
         let mut book = self.mailboxes.0.borrow_mut();
         while let Some(&(index, since)) = book.dropped.front()
-            && self.barrier.come() >= since + 2
+            && self.barrier.come() >= since + MEETINGS
         {
             book.dropped.pop_front();
             let (generation, offset) = book.all[index];
@@ -601,7 +602,7 @@ mod tests {
         assert_eq!(seat.make_mailbox(8, 0).unwrap().index(), 200, "nobody has met since");
         let before = seat.in_use();
         let other = node.seat(0);
-        for _ in 0..2 {
+        for _ in 0..3 {
             let come = [&seat, &other].map(|s| s.barrier().arrive(crate::barrier::Tag::Plain, 0));
             for (seat, come) in [&seat, &other].into_iter().zip(come) {
                 seat.barrier().wait(come, seat.waiter(), || site, || false).unwrap();

@@ -1,8 +1,8 @@
 //! Semaphores between ranks of a node: a poster writes the semaphore where it lies, and wakes its owner if that sleeps.
 //!
 //! Each rank has an area for [`MOST`] semaphores in its process's file: what posters write of all of them, then what its
-//! owner writes. A place where one was freed gets another when all ranks have met since then: a post that was under way is over
-//! by then. Pages are committed as semaphores are made. No pointer and no array reaches it, so a name, whatever its
+//! owner writes. A place where one was freed gets another when all ranks have met since then, and no other thread is about to post
+//! to it: a post that was under way is over by then. Pages are committed as semaphores are made. No pointer and no array reaches it, so a name, whatever its
 //! bits are, signals a semaphore or nothing.
 
 use super::segment::{Exhausted, Mapping};
@@ -104,7 +104,17 @@ impl Reached<'_> {
         self.cell.crowd.ring_after_fence();
         Ok(())
     }
+
+    /// The same from a thread that may be no rank's: one that comes to no barrier.
+    pub fn post_as_guest(&self, name: Name, n: u32, rank: u32) -> Result<(), Refused> {
+        self.cell.post_as_guest(|| self.post(name, n, rank, false))
+    }
 }
+
+/// How often a rank comes to a barrier, since it has freed what others may be using, until none does. All have come to the
+/// barrier before the last. Whoever began before it came to that one has ended; whoever begins later has met this rank at the
+/// one before, to which this rank came when it had freed it.
+pub(super) const MEETINGS: u64 = 3;
 
 /// Which of its semaphores a rank has.
 #[derive(Debug, Default)]
@@ -124,10 +134,9 @@ impl Seat {
     /// Makes a semaphore of mine with value 0.
     pub fn make_semaphore(&self, flavor: Flavor) -> Result<Name, Exhausted> {
         let mut book = self.semaphores.0.borrow_mut();
-        // It came to the next barrier after the semaphore was freed, and then to another: so all have come to that one.
         let come = self.barrier.come();
         let index = match book.free.front() {
-            Some(&(index, freed)) if come >= freed + 2 => {
+            Some(&(index, freed)) if come >= freed + MEETINGS && !self.has_guests(index) => {
                 book.free.pop_front();
                 index
             }
@@ -175,6 +184,11 @@ impl Seat {
         }
     }
 
+    fn has_guests(&self, index: usize) -> bool {
+        let place = Name::new(self.rank as u32, index, Flavor::default(), 0);
+        self.node.semaphores.find(place).expect("mine are mapped").cell.has_guests()
+    }
+
     /// How many there are.
     pub fn semaphores_in_use(&self) -> usize {
         self.semaphores.0.borrow().in_use
@@ -209,7 +223,7 @@ fn takes_effect(arrival: &Arrival<'_>, notice: Notice) {
         Notice::Post(name, n) => {
             let found = node.semaphores.find(name).filter(|_| name.rank() as usize == arrival.target());
             let Some(semaphore) = found else { arrival.bad(&"a semaphore of another rank") };
-            if let Err(why) = semaphore.post(name, n, arrival.source() as u32, false) {
+            if let Err(why) = semaphore.post_as_guest(name, n, arrival.source() as u32) {
                 panic!("rank {}: a signal from rank {}: {}", arrival.target(), arrival.source(), Said(why));
             }
         }
@@ -286,6 +300,38 @@ mod tests {
     use crate::signal::{Flavor, MOST, Name, Refused};
     use std::sync::Arc;
 
+    /// The other rank has notified and not waited when a semaphore is freed: it may be posting until it notifies again.
+    #[test]
+    fn a_place_is_used_again_when_nobody_can_be_posting() {
+        let node = Arc::new(Node::attach(&config(2), &mut Alone).unwrap());
+        let (mine, other) = (node.seat(1), node.seat(0));
+        let name = mine.make_semaphore(Flavor::default()).unwrap();
+        let arrive = |seat: &crate::shm::Seat| seat.barrier().arrive(crate::barrier::Tag::Plain, 0);
+        let wait = |seat: &crate::shm::Seat, come| {
+            _ = seat.barrier().wait(come, seat.waiter(), || crate::record::Site::here("test"), || false).unwrap()
+        };
+        let there = arrive(&other);
+        mine.free_semaphore(name);
+        let here = arrive(&mine);
+        wait(&mine, here);
+        let here = arrive(&mine);
+        assert_ne!(mine.make_semaphore(Flavor::default()).unwrap().index(), name.index());
+        wait(&other, there);
+        let there = arrive(&other);
+        wait(&mine, here);
+        wait(&other, there);
+        arrive(&mine);
+        let guest = node.semaphores().find(name).unwrap();
+        guest
+            .cell
+            .post_as_guest(|| {
+                assert_ne!(mine.make_semaphore(Flavor::default()).unwrap().index(), name.index());
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(mine.make_semaphore(Flavor::default()).unwrap().index(), name.index());
+    }
+
     #[test]
     fn semaphores_are_made_and_freed() {
         let node = Arc::new(Node::attach(&config(2), &mut Alone).unwrap());
@@ -312,7 +358,7 @@ mod tests {
         assert_eq!(fresh.index(), 2000);
         let meet = || {
             let other = node.seat(0);
-            for _ in 0..2 {
+            for _ in 0..3 {
                 let come = [&seat, &other].map(|s| s.barrier().arrive(crate::barrier::Tag::Plain, 0));
                 let site = || crate::record::Site::here("test");
                 for (seat, come) in [&seat, &other].into_iter().zip(come) {
