@@ -468,7 +468,7 @@ impl Inner {
         }
         let mut ran = false;
         // As many as there are now: threads that always have more do not keep the rank from what it waits for.
-        for _ in 0..desk.waiting.load(Relaxed) {
+        for _ in 0..desk.count().load(Relaxed) {
             let Some(errand) = desk.take() else { break };
             let done = self.run_errand(&errand);
             // Waits end without what they waited for then.
