@@ -227,7 +227,7 @@ pub(crate) fn next_signal<C: Conduit + ?Sized>(c: &C, site: Site, to: u32) -> Re
     let most = 1 << (c.signal_bits() - 1);
     let number = c.landing().next_signal(c.ranks(), to);
     // What travels of a number must be enough to tell apart all that are under way.
-    if number % most == 0 && number > 0 {
+    if number > 0 && number.is_multiple_of(most) {
         c.quiet(site)?;
     }
     Ok(number)

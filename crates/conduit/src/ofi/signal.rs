@@ -290,7 +290,7 @@ unsafe fn start_data(
     let (peer, remote) = (net.peers[process].expect("a process of another node"), net.remote(ranks, at).0);
     let bits = net.signals.number_bits;
     let ticket = (far.rank as u32) << TICKET_BITS | ticket;
-    let data = u64::from(ticket << bits | number % (1 << bits));
+    let data = u64::from((ticket << bits) | (number % (1 << bits)));
     let first = far.started.get();
     let post = || {
         let posted = far.has_room(net, AM, process)
