@@ -55,6 +55,6 @@ fn main() {
 
 /// How many primes a piece has.
 fn count(piece: u64) -> u64 {
-    let is_prime = |n: u64| n > 1 && (2..).take_while(|d| d * d <= n).all(|d| n % d != 0);
+    let is_prime = |n: u64| n > 1 && (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d));
     (piece * NUMBERS..(piece + 1) * NUMBERS).filter(|&n| is_prime(n)).count() as u64
 }
