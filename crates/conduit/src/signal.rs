@@ -13,7 +13,7 @@
 //!   had seen at least so much posted, so the difference is never negative.
 //! * Posts that come by messages take effect in the order in which their rank made them ([`Sequence`]), as those by stores do: who
 //!   has taken a rank's first post has what came with the first.
-//! * Whoever has posted makes a full fence and looks at who sleeps: the owner at its [`Bell`], other threads of its process
+//! * Whoever has posted makes a full fence and looks at who sleeps: the owner at its [`Bell`](crate::wait::Bell), other threads of its process
 //!   in the [`Crowd`] of the cell. Sleepers look again after a full fence of their own (see [`crate::wait`]).
 //! * The generation is written by the owner. A post looks at it first. One that is under way while the semaphore is freed
 //!   writes to a cell that has no semaphore; so a cell gets another one only when all ranks have met since (see

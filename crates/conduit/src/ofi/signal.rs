@@ -6,7 +6,7 @@
 //!   bytes are there (libfabric's remote CQ data). Nothing is copied by us, and there is no rendezvous. A notice has more bits than
 //!   that, so it goes by a *ticket*.
 //! * *By FIFO*: one put of bytes and notice to a slot at the target, which whoever looks there finds to be full
-//!   ([`bounce`](crate::bounce)): for networks that do not say at the target that a put has come.
+//!   ([`bounce`]): for networks that do not say at the target that a put has come.
 //!
 //! # Tickets
 //! A rank has [`TICKETS`] numbers for each process. The first signal that would go by data takes one, tells the process what it
@@ -28,7 +28,7 @@
 //!
 //! # Memory ordering
 //! libfabric gives the data of a put when its bytes are in the target's memory, visible to the thread that reads the
-//! queue; that thread posts with release. For a FIFO see [`bounce`](crate::bounce); its handler writes, then posts.
+//! queue; that thread posts with release. For a FIFO see [`bounce`]; its handler writes, then posts.
 //! Data and notice of one signal are ordered by that. Signals of one rank to another have numbers, and take effect in
 //! their order whichever ways they go ([`Sequence`](crate::signal::Sequence)).
 

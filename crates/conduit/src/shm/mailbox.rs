@@ -2,13 +2,13 @@
 //! nodes, and the reference path, reach them.
 //!
 //! A mailbox is found by 64 bits ([`Name`]): its rank, its number there, and its generation. Each rank has an area for what is
-//! to be known of [`MOST`] of them ([`Entry`]) in its process's file; only its owner writes where slots are, so a name, whatever its bits
+//! to be known of [`MOST`] of them (`Entry`) in its process's file; only its owner writes where slots are, so a name, whatever its bits
 //! are, finds a mailbox or nothing. Slots lie in guarded memory, which is given back when all ranks have met since the mailbox
 //! was dropped: whoever was sending then has ended. Numbers are used again at the same time.
 //!
 //! | message | to | says | answered by |
 //! |---|---|---|---|
-//! | [`MAIL`] | the home | a value, and whether its sender waits | it is in, at once or when there was room; there is none; there is no such mailbox |
+//! | `MAIL` | the home | a value, and whether its sender waits | it is in, at once or when there was room; there is none; there is no such mailbox |
 //!
 //! A value for which there is no room is kept in the home's process, at most one of each sender, since that waits. The owner
 //! puts it in when it makes room, and answers the sender itself, by a request: a handler that has ended cannot reply.
