@@ -266,13 +266,13 @@ fn forgotten(job: &Job) {
     // Who forgets all slots and waits does not wait for good.
     let (mut to, mut from) = (None, None);
     match job.rank() {
-        Rank(0) => to = Some(job.outbox::<u64>(Rank(job.size() as u32 - 1), 1, 1).unwrap()),
         _ if job.size() == 1 => {}
+        Rank(0) => to = Some(job.outbox::<u64>(Rank(job.size() as u32 - 1), 1, 1).unwrap()),
         Rank(r) if r as usize + 1 == job.size() => from = Some(job.inbox::<u64>(Rank(0), 1, 1).unwrap()),
         _ => {}
     }
     for i in 0..20 {
-        to.iter_mut().filter(|_| job.size() > 1).for_each(|to| to.put_signal(&[i]));
+        to.iter_mut().for_each(|to| to.put_signal(&[i]));
         from.iter_mut().for_each(|from| forget(from.wait()));
     }
     job.barrier();
