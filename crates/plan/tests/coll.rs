@@ -90,7 +90,8 @@ fn check(runs: &[Run]) {
     }
 }
 
-/// Other collectives before and after, which wait for as little as possible: of the same kind, and with the same buffers.
+/// Other collectives before and after, which wait for as little as possible: of the same kind, and with the same
+/// buffers.
 fn neighbours(shape: &Shape) -> Vec<Run> {
     let like = Shape { sync: (In::No, Out::No), ..shape.clone() };
     let flat = Shape { flow: Flow::Flat, ..like.clone() };
@@ -101,7 +102,7 @@ fn neighbours(shape: &Shape) -> Vec<Run> {
 #[test]
 fn shapes_with_shared_buffers_are_right() {
     let mut count = 0;
-    for ranks in 1..=if deep() { 17 } else { 9 } {
+    for ranks in 1..=if deep() { 12 } else { 9 } {
         for shape in shared(ranks, 2) {
             check(&[run(&shape, 0)]);
             count += 1;
@@ -113,7 +114,7 @@ fn shapes_with_shared_buffers_are_right() {
 /// Lengths that cannot be halved, and fewer than pieces.
 #[test]
 fn shapes_with_all_buffers_are_right() {
-    for ranks in 1..=if deep() { 9 } else { 5 } {
+    for ranks in 1..=if deep() { 7 } else { 5 } {
         for len in [1, 3] {
             all(ranks, len).iter().for_each(|shape| check(&[run(shape, 0)]));
         }
@@ -136,7 +137,7 @@ fn nothing_is_nothing() {
 #[test]
 fn streams_are_right() {
     let mut random = Random(88172645463325252);
-    for ranks in 2..=if deep() { 7 } else { 4 } {
+    for ranks in 2..=if deep() { 5 } else { 4 } {
         let all = if deep() || ranks < 4 { all(ranks, 2) } else { shared(ranks, 2) };
         for shape in &all {
             let like = Shape { sync: all[random.below(all.len())].sync, ..shape.clone() };
@@ -154,7 +155,7 @@ fn streams_are_right() {
 #[test]
 fn waits_left_out_are_missed() {
     let mut count = 0;
-    for ranks in 2..=if deep() { 7 } else { 4 } {
+    for ranks in 2..=if deep() { 5 } else { 4 } {
         count += shared(ranks, 2).iter().map(|shape| missed(shape, |_| false)).sum::<usize>();
     }
     assert!(count > 30_000, "{count}");
@@ -163,7 +164,7 @@ fn waits_left_out_are_missed() {
 /// Where a block is in scratch to be got, a rank may know that by way of a third, and wait for its data all the same.
 #[test]
 fn waits_left_out_are_missed_with_private_buffers() {
-    for ranks in 2..=if deep() { 5 } else { 3 } {
+    for ranks in 2..=if deep() { 4 } else { 3 } {
         let shapes = all(ranks, 2).into_iter().filter(|s| (s.source, s.dest) != (Kind::Shared, Kind::Shared));
         for shape in shapes {
             missed(&shape, |step| shape.way == Way::Pull && matches!(step, Step::Wait { signal: Signal::Data, .. }));
@@ -193,9 +194,11 @@ fn all_states_say_the_same() {
         let (graph, states) = (model::check(runs), model::explore(runs, 1).and(model::explore(runs, 9)));
         assert_eq!(graph.is_ok(), states.is_ok(), "{graph:?}, {states:?}: {runs:#?}");
     };
-    let few = |shape: &&Shape| {
-        let many = matches!(shape.way, Way::Push | Way::Split) || matches!(shape.op, Op::Broadcast { pieces: 2.., .. });
-        deep() || shape.ranks < 3 || shape.op.root() == Some(1) && !many
+    // Three ranks that all put to all have too many states.
+    let few = |shape: &&Shape| match shape.op.root() {
+        _ if shape.ranks < 3 => true,
+        Some(root) => shape.blocks() <= 3 && (deep() || root == 1 && matches!(shape.way, Way::Pull | Way::Mail)),
+        None => deep() && matches!(shape.way, Way::Pull | Way::Mail),
     };
     for ranks in 1..=3 {
         for shape in shared(ranks, 2).iter().filter(few) {

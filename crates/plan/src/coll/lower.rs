@@ -1,7 +1,7 @@
 //! From a flow to one rank's steps.
 //!
-//! Each message of the flow becomes steps at both its ends, which fit together because both compute the same: the places at
-//! either end, the runs that they make up, and the signals that are needed. Those are, in one context:
+//! Each message of the flow becomes steps at both its ends, which fit together because both compute the same: the
+//! places at either end, the runs that they make up, and the signals that are needed. Those are, in one context:
 //!
 //! | signal | made by | when it is needed |
 //! |---|---|---|
@@ -13,9 +13,9 @@
 //! received come from one who did, so nobody else needs to. `Out::All`: all arrive in the end and meet. Both stand for
 //! entered and done, scratch included.
 //!
-//! Why scratch is safe: each place in it is written once in a plan. It is put to only by one who knows that its rank has
-//! entered, hence ended the plan before. It is got from by ranks of which each has said, or shown by arriving, that it is done,
-//! before the plan ends.
+//! Why scratch is safe: each place in it is written once in a plan. It is put to only by one who knows that its rank
+//! has entered, hence ended the plan before. It is got from by ranks of which each has said, or shown by arriving, that
+//! it is done, before the plan ends.
 //!
 //! Nobody can tell `All` from `My` where source and destination are private: it is `My` there.
 
@@ -25,14 +25,17 @@ use super::flow::Move;
 use super::{Buffer, Flow, In, Kind, Op, Out, Plan, Shape, Signal, Span, Step, Totals, Way};
 
 impl Shape {
-    /// The steps of rank `me`; nothing where the flow is not one for the operation, or not for these buffers, this way or
-    /// this sync mode. The answer is the same on every rank.
+    /// The steps of rank `me`; nothing where the flow is not one for the operation, or not for these buffers, this way
+    /// or this sync mode. The answer is the same on every rank.
     ///
     /// # Panics
-    /// If `me`, the root or a place of the permutation is no rank, or a broadcast has no pieces.
+    /// If `me` or the root is no rank, a broadcast has no pieces, or a permutation is not one of all ranks.
     pub fn plan(&self, me: usize) -> Option<Plan> {
         assert!(me < self.ranks && self.op.root().is_none_or(|root| root < self.ranks), "plan: no such rank");
         assert!(!matches!(self.op, Op::Broadcast { pieces: 0, .. }), "plan: a broadcast has one piece at least");
+        if let Op::Permute { to } = &self.op {
+            assert!(to.len() == self.ranks && to.contains(&me), "plan: a permutation names every rank once");
+        }
         let shared = (self.source, self.dest) == (Kind::Shared, Kind::Shared);
         let in_place = !matches!(self.op, Op::Exchange | Op::Permute { .. });
         if (self.in_place && !in_place) || (self.way == Way::Split && !shared) {

@@ -12,11 +12,11 @@
 //! Not contained: memory, signals, waiting. Whoever runs a plan (an *engine*) has those, and promises:
 //!
 //! - A rank runs its steps in order. [`Step`] says what each one means.
-//! - A collective in flight has a *context*: scratch memory on each rank, counts of signals for each pair of ranks and each
-//!   [`Signal`], a count of arrivals, a count of releases. Counts only grow. The numbers in a plan count from what
+//! - A collective in flight has a *context*: scratch memory on each rank, counts of signals for each pair of ranks and
+//!   each [`Signal`], a count of arrivals, a count of releases. Counts only grow. The numbers in a plan count from what
 //!   [`Plan::totals`] of the plans before it in this context amount to, so nothing is ever reset.
-//! - A rank ends a plan before it begins the next one in the same context. Collectives that overlap have different contexts:
-//!   the `e`-th has context `e` modulo their number.
+//! - A rank ends a plan before it begins the next one in the same context. Collectives that overlap have different
+//!   contexts: the `e`-th has context `e` modulo their number.
 //! - A put has read its source when its plan ends, not earlier; it has arrived when its own signal has, not earlier.
 //!   Signals of one rank to another, of one kind, take effect in the order in which they are made.
 
@@ -159,8 +159,8 @@ pub enum Step {
     Copy { src: Span, dst: Span },
     /// Copies `src` of `from` to `dst` of `to`.
     Carry { from: usize, src: Span, to: usize, dst: Span },
-    /// Sends its own `src`, all of it in one message that is a signal too. When the step ends it has been read. It waits only
-    /// for the message before it, to the same rank, to be taken.
+    /// Sends its own `src`, all of it in one message that is a signal too. When the step ends it has been read. It
+    /// waits only for the message before it, to the same rank, to be taken.
     Send { to: usize, src: Vec<Span> },
     /// Waits for what `from` sends next, and takes it to its own `dst`.
     Take { from: usize, dst: Vec<Span> },

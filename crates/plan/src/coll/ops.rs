@@ -1,8 +1,8 @@
 //! The operations, as what each rank has before and must have after.
 //!
 //! An operation moves *blocks*. [`Shape::origin`] is the precondition: each block begins at one rank, in one place.
-//! [`Shape::target`] is the postcondition: where a rank must have it in the end. In between, a rank that passes a block on
-//! without having to keep it has it in scratch, at [`Shape::slot`].
+//! [`Shape::target`] is the postcondition: where a rank must have it in the end. In between, a rank that passes a block
+//! on without having to keep it has it in scratch, at [`Shape::slot`].
 //!
 //! Not contained: how a block gets from the one to the other.
 

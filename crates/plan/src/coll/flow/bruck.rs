@@ -1,7 +1,7 @@
 //! Blocks travel as many hops as their distance has bits.
 //!
-//! In the round of bit `b`, every rank sends to the rank `b` after it all blocks whose way has that bit; a block on its way
-//! has gone the lower bits already. Rounds: ⌈log₂ P⌉. Bytes: about P/2 blocks from each rank in each round.
+//! In the round of bit `b`, every rank sends to the rank `b` after it all blocks whose way has that bit; a block on its
+//! way has gone the lower bits already. Rounds: ⌈log₂ P⌉. Bytes: about P/2 blocks from each rank in each round.
 //!
 //! Source: Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient Algorithms for All-to-All Communications in Multiport
 //! Message-Passing Systems", 1997, the index operation with radix 2.

@@ -1,8 +1,8 @@
 //! Every block straight to where it must be.
 //!
-//! Bytes: each block passes once, which is the least. Flat: one round. Pairwise: P − 1 rounds, in each of which every rank
-//! sends one message and receives one. Exclusive-or: one less than the next power of two of P, in each of which two ranks
-//! swap; a rank whose partner does not exist is idle.
+//! Bytes: each block passes once, which is the least. Flat: one round. Pairwise: P − 1 rounds, in each of which every
+//! rank sends one message and receives one. Exclusive-or: one less than the next power of two of P, in each of which
+//! two ranks swap; a rank whose partner does not exist is idle.
 
 use super::{List, Op, Shape};
 

@@ -1,10 +1,11 @@
 //! Twice as many blocks in each round, from twice as far.
 //!
-//! After the rounds of distance 1, 2, 4 … `d`/2 a rank has `d` blocks, from its own on; the last round takes what is missing.
-//! Rounds: ⌈log₂ P⌉. Bytes: each block passes P − 1 times, the least.
+//! After the rounds of distance 1, 2, 4 … `d`/2 a rank has `d` blocks, from its own on; the last round takes what is
+//! missing. Rounds: ⌈log₂ P⌉. Bytes: each block passes P − 1 times, the least.
 //!
 //! Source: Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient Algorithms for All-to-All Communications in Multiport
-//! Message-Passing Systems", 1997, the concatenation; blocks are where they belong at once, so nothing is turned at the end.
+//! Message-Passing Systems", 1997, the concatenation; blocks are where they belong at once, so nothing is turned at the
+//! end.
 
 use super::{List, Shape};
 

@@ -1,10 +1,11 @@
 //! Who passes which block to whom, and in which order.
 //!
-//! A flow is arithmetic: from the shape and a rank's number it says what that rank sends and receives. Where blocks lie, how
-//! they pass, and who waits for what is not its business, so every flow works for every buffer, way and sync mode.
+//! A flow is arithmetic: from the shape and a rank's number it says what that rank sends and receives. Where blocks
+//! lie, how they pass, and who waits for what is not its business, so every flow works for every buffer, way and sync
+//! mode.
 //!
-//! What a flow promises, and the checker finds out: a rank sends what it begins with or has received before; what one sends
-//! to another, the other receives, in the same order; no rank receives what it has.
+//! What a flow promises, and the checker finds out: a rank sends what it begins with or has received before; what one
+//! sends to another, the other receives, in the same order; no rank receives what it has.
 //!
 //! Rooted flows are written for root 0, and ranks are turned.
 
@@ -45,8 +46,8 @@ pub enum Flow {
 /// A block that a rank sends or receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Move {
-    /// Blocks that are moved in the same direction, with the same peer and in the same round, next to each other, are one
-    /// message.
+    /// Blocks that are moved in the same direction, with the same peer and in the same round, next to each other, are
+    /// one message.
     pub round: usize,
     /// To or from whom.
     pub peer: usize,

@@ -1,7 +1,7 @@
 //! From each rank to the next one.
 //!
-//! Broadcast: P − 2 + pieces rounds, each block passes P − 1 times. Gather to all: P − 1 rounds, in each of which every rank
-//! passes on the block that came last; each block passes P − 1 times. Both are the least bytes.
+//! Broadcast: P − 2 + pieces rounds, each block passes P − 1 times. Gather to all: P − 1 rounds, in each of which every
+//! rank passes on the block that came last; each block passes P − 1 times. Both are the least bytes.
 
 use super::{List, Shape, Turn};
 

@@ -1,7 +1,7 @@
 //! A broadcast in as many pieces as ranks: scattered, then gathered by all.
 //!
-//! Rounds: ⌈log_k P⌉ + P − 1. Bytes: each piece passes P − 1 times, the least, and no rank sends much more than twice the
-//! whole: a rank is not sent what the scatter has left with it.
+//! Rounds: ⌈log_k P⌉ + P − 1. Bytes: each piece passes P − 1 times, the least, and no rank sends much more than twice
+//! the whole: a rank is not sent what the scatter has left with it.
 //!
 //! Source: van de Geijn, as in Barnett, Gupta, Payne, Shuler, van de Geijn and Watts, "Interprocessor Collective
 //! Communication Library (InterCom)", 1994.

@@ -1,7 +1,7 @@
 //! Down or up a k-nomial tree.
 //!
-//! Seen from the root, a rank's parent has the same digits to base k, but for the lowest that is not zero, which is zero. So
-//! the ranks below `v` are those from `v` on that share its digits above that one: an interval.
+//! Seen from the root, a rank's parent has the same digits to base k, but for the lowest that is not zero, which is
+//! zero. So the ranks below `v` are those from `v` on that share its digits above that one: an interval.
 //!
 //! Rounds: ⌈log_k P⌉, of up to k − 1 messages. Bytes: a broadcast passes each block P − 1 times, the least; scatter and
 //! gather pass each block once for each digit of its rank that is not zero.

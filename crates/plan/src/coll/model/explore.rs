@@ -1,8 +1,8 @@
 //! All states that can be reached. See [the module above](super).
 //!
-//! What is tried in every order: entering, every touch of memory, and arriving where the last to arrive has more to do. All else
-//! is done at once: signals, arrivals, and waits that are over only let others go on, and nobody has to; to return is worst
-//! when it is early.
+//! What is tried in every order: entering, every touch of memory, and arriving where the last to arrive has more to do.
+//! All else is done at once: signals, arrivals, and waits that are over only let others go on, and nobody has to; to
+//! return is worst when it is early.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,7 +13,8 @@ use crate::coll::{Buffer, In, Kind, Out, Signal, Span, Step};
 /// Nothing has been written there.
 const NOTHING: u16 = 0;
 
-/// Goes through all states of these collectives, with mail that holds `depth` messages for each pair: how many there are.
+/// Goes through all states of these collectives, with mail that holds `depth` messages for each pair: how many there
+/// are.
 ///
 /// # Errors
 /// What is wrong in one of them, in words.

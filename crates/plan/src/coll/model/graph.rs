@@ -115,8 +115,8 @@ impl<'a> Graph<'a> {
         draft.join(runs, without)
     }
 
-    /// Whatever matters and happens before what the wait that is left out waits for: does it happen before that wait all the
-    /// same? What matters is touching memory, and entering where `In` asks for it.
+    /// Whatever matters and happens before what the wait that is left out waits for: does it happen before that wait
+    /// all the same? What matters is touching memory, and entering where `In` asks for it.
     pub fn implied(&self) -> bool {
         let Some((wait, made)) = &self.left_out else { return false };
         let asks = |n: &Node| n.what == What::Enter && self.runs[n.run].shape.sync.0 != In::No;

@@ -1,10 +1,10 @@
 //! The checker: what may happen when all ranks run their plans, in every order in which that is possible.
 //!
-//! [`check`] decides by a graph of what happens before what. Its nodes are entering, steps, a put's read, its arrival, a
-//! signal's taking effect, and returning. Its edges are what an engine promises (see [`crate::coll`]) and nothing else: a put
-//! is ordered by its own signal only. Steps are straight-line and each signal has one producer, so the graph is the same in all
-//! executions, but for who arrives last: there is one graph for each rank that may. Whatever the graph does not order can
-//! happen in either order. Checked are:
+//! [`check`] decides by a graph of what happens before what. Its nodes are entering, steps, a put's read, its arrival,
+//! a signal's taking effect, and returning. Its edges are what an engine promises (see [`crate::coll`]) and nothing
+//! else: a put is ordered by its own signal only. Steps are straight-line and each signal has one producer, so the
+//! graph is the same in all executions, but for who arrives last: there is one graph for each rank that may. Whatever
+//! the graph does not order can happen in either order. Checked are:
 //!
 //! - There is no cycle, and nobody waits for what never comes: no deadlock. Mail holds one message for each pair here; an
 //!   engine that holds more waits less.
@@ -13,8 +13,8 @@
 //! - Two touches of one place, of which one writes, are ordered: those of scratch by other collectives included.
 //! - The postcondition, by symbols instead of data.
 //!
-//! [`explore`](fn@explore) decides the same by going through all states that can be reached, which is possible for few ranks: it is
-//! there to check the checker.
+//! [`explore`](fn@explore) decides the same by going through all states that can be reached, which is possible for few
+//! ranks: it is there to check the checker.
 
 mod cells;
 mod explore;
