@@ -156,7 +156,9 @@ fn streams_are_right() {
 fn waits_left_out_are_missed() {
     let mut count = 0;
     for ranks in 2..=if deep() { 5 } else { 4 } {
-        count += shared(ranks, 2).iter().map(|shape| missed(shape, |_| false)).sum::<usize>();
+        // Blocks that hop past many ranks make much known by way of others.
+        let hops = |shape: &Shape| ranks > 4 && shape.flow == Flow::Bruck;
+        count += shared(ranks, 2).iter().map(|shape| missed(shape, |_| hops(shape))).sum::<usize>();
     }
     assert!(count > 30_000, "{count}");
 }
