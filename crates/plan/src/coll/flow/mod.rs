@@ -1,0 +1,130 @@
+//! Who passes which block to whom, and in which order.
+//!
+//! A flow is arithmetic: from the shape and a rank's number it says what that rank sends and receives. Where blocks
+//! lie, how they pass, and who waits for what is not its business, so every flow works for every buffer, way and sync
+//! mode.
+//!
+//! What a flow promises, and the checker finds out: a rank sends what it begins with or has received before; what one
+//! sends to another, the other receives, in the same order; no rank receives what it has.
+//!
+//! Rooted flows are written for root 0, and ranks are turned.
+
+mod bruck;
+mod direct;
+mod dissemination;
+mod ring;
+mod scatter_gather;
+mod tree;
+
+use super::{Op, Shape};
+
+/// An algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flow {
+    /// Every block straight to where it must be: all sends, then all receives.
+    Flat,
+    /// The same in rounds: in round `t`, to the rank `t` after and from the rank `t` before.
+    Pairwise,
+    /// The same in rounds: in round `t`, to and from the rank with number exclusive-or `t`, if there is one.
+    Xor,
+    /// Down or up a tree of this radix.
+    Tree(usize),
+    /// From each rank to the next one. A broadcast is a chain, its pieces one behind the other.
+    Ring,
+    /// Twice as many blocks in each round, from twice as far.
+    Dissemination,
+    /// Blocks travel as many hops as their distance has bits.
+    Bruck,
+    /// A broadcast in as many pieces as ranks: scattered down a tree of this radix, then passed round the ring.
+    ScatterGather(usize),
+    /// This rank does it all, in the buffers of all.
+    Leader(usize),
+    /// The last rank to arrive does it all, in the buffers of all.
+    Last,
+}
+
+/// A block that a rank sends or receives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Move {
+    /// Blocks that are moved in the same direction, with the same peer and in the same round, next to each other, are
+    /// one message.
+    pub round: usize,
+    /// To or from whom.
+    pub peer: usize,
+    /// What.
+    pub block: usize,
+    /// Sent, or received.
+    pub send: bool,
+}
+
+impl Flow {
+    /// What rank `me` sends and receives, in order; nothing where this flow is not one for the operation, or where no
+    /// blocks are passed ([`Flow::Leader`], [`Flow::Last`]).
+    pub fn moves(self, shape: &Shape, me: usize) -> Option<Vec<Move>> {
+        let mut list = List::default();
+        match (self, &shape.op) {
+            (Flow::Flat, _) => direct::flat(shape, me, &mut list),
+            (Flow::Pairwise, Op::GatherAll | Op::Exchange) => direct::pairwise(shape, me, &mut list),
+            (Flow::Xor, Op::GatherAll | Op::Exchange) => direct::xor(shape, me, &mut list),
+            (Flow::Tree(k), Op::Broadcast { .. }) if k > 1 => tree::broadcast(shape, k, me, &mut list),
+            (Flow::Tree(k), Op::Scatter { .. }) if k > 1 => tree::scatter(shape, k, me, &mut list),
+            (Flow::Tree(k), Op::Gather { .. }) if k > 1 => tree::gather(shape, k, me, &mut list),
+            (Flow::Ring, Op::Broadcast { .. }) => ring::broadcast(shape, me, &mut list),
+            (Flow::Ring, Op::GatherAll) => ring::gather_all(shape, me, &mut list),
+            (Flow::Dissemination, Op::GatherAll) => dissemination::gather_all(shape, me, &mut list),
+            (Flow::Bruck, Op::Exchange) => bruck::exchange(shape, me, &mut list),
+            (Flow::ScatterGather(k), &Op::Broadcast { pieces, .. }) if k > 1 && pieces == shape.ranks => {
+                scatter_gather::broadcast(shape, k, me, &mut list)
+            }
+            _ => return None,
+        }
+        Some(list.moves)
+    }
+}
+
+/// The moves of a rank, as its flow says them.
+#[derive(Default)]
+struct List {
+    moves: Vec<Move>,
+    round: usize,
+}
+
+impl List {
+    /// One message to `peer`.
+    fn send(&mut self, peer: usize, blocks: impl IntoIterator<Item = usize>) {
+        self.message(peer, blocks, true);
+    }
+
+    /// One message from `peer`.
+    fn receive(&mut self, peer: usize, blocks: impl IntoIterator<Item = usize>) {
+        self.message(peer, blocks, false);
+    }
+
+    fn message(&mut self, peer: usize, blocks: impl IntoIterator<Item = usize>, send: bool) {
+        let round = self.round;
+        self.moves.extend(blocks.into_iter().map(|block| Move { round, peer, block, send }));
+        self.round += 1;
+    }
+}
+
+/// Ranks seen from the root: it is 0, and the others follow.
+struct Turn {
+    ranks: usize,
+    root: usize,
+}
+
+impl Turn {
+    fn of(shape: &Shape) -> Turn {
+        Turn { ranks: shape.ranks, root: shape.op.root().unwrap_or(0) }
+    }
+
+    /// The number of `rank`, seen from the root.
+    fn seen(&self, rank: usize) -> usize {
+        (rank + self.ranks - self.root) % self.ranks
+    }
+
+    /// The rank that is `v`, seen from the root.
+    fn rank(&self, v: usize) -> usize {
+        (v + self.root) % self.ranks
+    }
+}

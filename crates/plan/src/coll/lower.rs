@@ -1,0 +1,416 @@
+//! From a flow to one rank's steps.
+//!
+//! Each message of the flow becomes steps at both its ends, which fit together because both compute the same: the
+//! places at either end, the runs that they make up, and the signals that are needed. Those are, in one context:
+//!
+//! | signal | made by | when it is needed |
+//! |---|---|---|
+//! | entered | a rank whose memory another touches, when it enters, once to each | `In::My` asks, or what is put lands in scratch |
+//! | data | the sender | where it puts: always; where it is got from: if the block is not there from the beginning |
+//! | done | the receiver, when it has got | `Out::My` asks, or the place is scratch, which the next collective uses again |
+//!
+//! `In::All`: all arrive when they enter, and who touches data without having received any meets them first. Data that were
+//! received come from one who did, so nobody else needs to. `Out::All`: all arrive in the end and meet. Both stand for
+//! entered and done, scratch included.
+//!
+//! Why scratch is safe: each place in it is written once in a plan. It is put to only by one who knows that its rank
+//! has entered, hence ended the plan before. It is got from by ranks of which each has said, or shown by arriving, that
+//! it is done, before the plan ends.
+//!
+//! Nobody can tell `All` from `My` where source and destination are private: it is `My` there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::flow::Move;
+use super::{Buffer, Flow, In, Kind, Op, Out, Plan, Shape, Signal, Span, Step, Totals, Way};
+
+impl Shape {
+    /// The steps of rank `me`; nothing where the flow is not one for the operation, or not for these buffers, this way
+    /// or this sync mode. The answer is the same on every rank.
+    ///
+    /// # Panics
+    /// If `me` or the root is no rank, a broadcast has no pieces, or a permutation is not one of all ranks.
+    pub fn plan(&self, me: usize) -> Option<Plan> {
+        assert!(me < self.ranks && self.op.root().is_none_or(|root| root < self.ranks), "plan: no such rank");
+        assert!(!matches!(self.op, Op::Broadcast { pieces: 0, .. }), "plan: a broadcast has one piece at least");
+        if let Op::Permute { to } = &self.op {
+            assert!(to.len() == self.ranks && to.contains(&me), "plan: a permutation names every rank once");
+        }
+        let shared = (self.source, self.dest) == (Kind::Shared, Kind::Shared);
+        let in_place = !matches!(self.op, Op::Exchange | Op::Permute { .. });
+        if (self.in_place && !in_place) || (self.way == Way::Split && !shared) {
+            return None;
+        }
+        let mut lowering = Lowering::new(self, me);
+        match self.flow {
+            // One rank's steps depend on all others having entered: that is not what `My` says.
+            Flow::Leader(_) | Flow::Last if !shared || self.sync.0 == In::My => return None,
+            Flow::Leader(leader) => lowering.leader(leader % self.ranks),
+            Flow::Last => lowering.last(),
+            flow => lowering.messages(&flow.moves(self, me)?),
+        }
+        Some(lowering.plan)
+    }
+
+    /// Where the sender of a message has `block`.
+    fn held(&self, rank: usize, block: usize) -> Span {
+        let origin = self.origin(block);
+        match self.way {
+            _ if origin.0 != rank => self.landing(rank, block),
+            // What others are to get must be where they can.
+            Way::Pull if self.kind(origin.1) == Kind::Private => self.slot(rank, block),
+            _ => origin.1,
+        }
+    }
+
+    /// Where the receiver of a message has `block`: where it must be in the end, if its sender or those to whom it is
+    /// passed on can touch that.
+    fn landing(&self, rank: usize, block: usize) -> Span {
+        let reached = self.dest == Kind::Shared || self.way == Way::Mail;
+        self.target(rank, block).filter(|_| reached).unwrap_or_else(|| self.slot(rank, block))
+    }
+
+    fn kind(&self, span: Span) -> Kind {
+        match span.buffer {
+            Buffer::Source => self.source,
+            Buffer::Dest => self.dest,
+            Buffer::Scratch => Kind::Shared,
+        }
+    }
+
+    /// The blocks that begin and end at `rank`, but not in the same place: from where to where.
+    fn own(&self, rank: usize) -> Vec<(Span, Span)> {
+        let blocks = self.between(rank, rank);
+        runs(blocks.filter_map(|b| Some((self.origin(b).1, self.target(rank, b)?))).filter(|(src, dst)| src != dst))
+    }
+}
+
+/// Neighbours at both ends are one; what is empty is nothing.
+fn runs(pairs: impl Iterator<Item = (Span, Span)>) -> Vec<(Span, Span)> {
+    let mut list: Vec<(Span, Span)> = vec![];
+    let follows = |a: Span, b: Span| a.buffer == b.buffer && a.at + a.len == b.at;
+    for (src, dst) in pairs.filter(|(src, _)| src.len > 0) {
+        match list.last_mut() {
+            Some((s, d)) if follows(*s, src) && follows(*d, dst) => {
+                s.len += src.len;
+                d.len += dst.len;
+            }
+            _ => list.push((src, dst)),
+        }
+    }
+    list
+}
+
+/// Do they wait for the same signals?
+fn same(a: &Step, b: &Step) -> bool {
+    let what = |step: &Step| match *step {
+        Step::Wait { from, signal, .. } => Some((from, signal)),
+        _ => None,
+    };
+    what(a) == what(b)
+}
+
+/// A message, as both its ends see it.
+struct Message {
+    peer: usize,
+    send: bool,
+    blocks: Vec<usize>,
+    /// What is put or sent: from where to where.
+    pushed: Vec<(Span, Span)>,
+    /// What is got.
+    pulled: Vec<(Span, Span)>,
+    /// Does the sender need to know that the receiver has entered?
+    sender_asks: bool,
+    /// Does the receiver need to know that the sender has entered?
+    receiver_asks: bool,
+    /// What is got is not there from the beginning.
+    fresh: bool,
+    done: bool,
+}
+
+impl Message {
+    fn new(shape: &Shape, me: usize, moves: &[Move]) -> Option<Message> {
+        let Move { peer, send, .. } = moves[0];
+        let (from, to) = if send { (me, peer) } else { (peer, me) };
+        let blocks: Vec<usize> = moves.iter().map(|m| m.block).collect();
+        let all = runs(blocks.iter().map(|&b| (shape.held(from, b), shape.landing(to, b))));
+        // The half that is put is not the longer one.
+        let half = |(src, dst): &(Span, Span)| {
+            let cut = |s: &Span| {
+                let len = s.len / 2;
+                (Span { len, ..*s }, Span { at: s.at + len, len: s.len - len, ..*s })
+            };
+            let ((a, b), (c, d)) = (cut(src), cut(dst));
+            ((a, c), (b, d))
+        };
+        let (pushed, pulled): (Vec<_>, Vec<_>) = match shape.way {
+            Way::Push | Way::Mail => (all, vec![]),
+            Way::Pull => (vec![], all),
+            Way::Split => all.iter().map(half).unzip(),
+        };
+        let pushed = runs(pushed.into_iter());
+        let (enter, leave) = shape.sync();
+        let scratch = |span: Span| span.buffer == Buffer::Scratch;
+        let begins_there = |b: usize| shape.origin(b) == (from, shape.held(from, b));
+        let got = !pulled.is_empty();
+        let fresh = got && !blocks.iter().all(|&b| begins_there(b));
+        let message = Message {
+            peer,
+            send,
+            sender_asks: shape.way != Way::Mail
+                && enter != In::All
+                && pushed.iter().any(|&(_, dst)| enter == In::My || scratch(dst)),
+            receiver_asks: got && !fresh && enter == In::My,
+            fresh,
+            done: got && leave != Out::All && (leave == Out::My || pulled.iter().any(|&(src, _)| scratch(src))),
+            blocks,
+            pushed,
+            pulled,
+        };
+        (!message.pushed.is_empty() || got).then_some(message)
+    }
+}
+
+struct Lowering<'a> {
+    shape: &'a Shape,
+    me: usize,
+    plan: Plan,
+    /// It knows that all have entered.
+    met: bool,
+    /// Its own blocks have been copied.
+    copied: bool,
+    heard: BTreeMap<(usize, Signal), usize>,
+}
+
+impl<'a> Lowering<'a> {
+    fn new(shape: &'a Shape, me: usize) -> Lowering<'a> {
+        let plan = Plan { steps: vec![], scratch: 0, totals: Totals::default() };
+        Lowering { shape, me, plan, met: shape.sync().0 != In::All, copied: false, heard: BTreeMap::new() }
+    }
+
+    fn messages(&mut self, moves: &[Move]) {
+        let (shape, me) = (self.shape, self.me);
+        let (enter, leave) = shape.sync();
+        let messages: Vec<Message> = moves
+            .chunk_by(|a, b| (a.send, a.peer, a.round) == (b.send, b.peer, b.round))
+            .filter_map(|moves| Message::new(shape, me, moves))
+            .collect();
+        let sent: BTreeSet<usize> = messages.iter().filter(|m| m.send).flat_map(|m| m.blocks.iter().copied()).collect();
+
+        if enter == In::All {
+            self.arrive();
+        }
+        let asked = messages.iter().filter(|m| if m.send { m.receiver_asks } else { m.sender_asks });
+        let mut told = BTreeSet::new();
+        for to in asked.map(|m| m.peer).filter(|&peer| told.insert(peer)) {
+            self.step(Step::Signal { to, signal: Signal::Entered });
+        }
+        let mut staged = BTreeSet::new();
+        for m in &messages {
+            if m.send { self.send(m, &mut staged) } else { self.receive(m, &sent) }
+        }
+        self.copy_own();
+        let mut done = BTreeMap::new();
+        messages.iter().filter(|m| m.send && m.done).for_each(|m| *done.entry(m.peer).or_default() += 1);
+        for (from, n) in done {
+            self.wait(from, Signal::Done, n);
+        }
+        if leave == Out::All {
+            self.arrive();
+            // The root of a gather has received from all, so it knows that all is done.
+            if shape.op != (Op::Gather { root: me }) {
+                self.meet();
+            }
+        }
+        self.plan.totals.signals = self.heard.iter().map(|(&(from, signal), &n)| (from, signal, n)).collect();
+    }
+
+    fn send(&mut self, m: &Message, staged: &mut BTreeSet<usize>) {
+        let (shape, to) = (self.shape, m.peer);
+        if shape.way == Way::Pull {
+            // A block that begins in private memory is copied to where it can be got, once.
+            let private = |&b: &usize| shape.origin(b).0 == self.me && shape.kind(shape.origin(b).1) == Kind::Private;
+            let fresh = m.blocks.iter().copied().filter(private).filter(|&b| staged.insert(b));
+            for (src, dst) in runs(fresh.map(|b| (shape.origin(b).1, shape.slot(self.me, b)))) {
+                self.copy(src, dst);
+            }
+        }
+        if m.fresh {
+            self.step(Step::Signal { to, signal: Signal::Data });
+        }
+        if m.sender_asks {
+            self.wait_for_entry(to);
+        }
+        m.pushed.iter().for_each(|&(src, _)| self.touch(src));
+        if shape.way == Way::Mail {
+            self.step(Step::Send { to, src: m.pushed.iter().map(|&(src, _)| src).collect() });
+        } else {
+            m.pushed.iter().for_each(|&(src, dst)| self.step(Step::Put { to, src, dst }));
+        }
+    }
+
+    fn receive(&mut self, m: &Message, sent: &BTreeSet<usize>) {
+        let (shape, me, from) = (self.shape, self.me, m.peer);
+        if m.receiver_asks {
+            self.wait_for_entry(from);
+        }
+        if m.fresh {
+            self.wait_for_data(from, 1);
+        }
+        // Got blocks that nobody gets from here go where they must be.
+        let ends = |b: usize| shape.target(me, b).filter(|_| shape.way == Way::Pull && !sent.contains(&b));
+        let pulled = match shape.way {
+            Way::Pull => runs(m.blocks.iter().map(|&b| (shape.held(from, b), ends(b).unwrap_or(shape.landing(me, b))))),
+            _ => m.pulled.clone(),
+        };
+        for (src, dst) in pulled {
+            self.touch(dst);
+            self.step(Step::Get { from, src, dst });
+        }
+        if m.done {
+            self.step(Step::Signal { to: from, signal: Signal::Done });
+        }
+        if shape.way == Way::Mail {
+            self.copy_own();
+            self.met = true;
+            m.pushed.iter().for_each(|&(_, dst)| self.touch(dst));
+            self.step(Step::Take { from, dst: m.pushed.iter().map(|&(_, dst)| dst).collect() });
+        } else if !m.pushed.is_empty() {
+            // Data take effect in order: the last of them says that all are there.
+            self.wait_for_data(from, m.pushed.len());
+            m.pushed.iter().for_each(|&(_, dst)| self.touch(dst));
+        }
+        let landed = m.blocks.iter().filter(|&&b| ends(b).is_none());
+        for (src, dst) in runs(landed.filter_map(|&b| Some((shape.landing(me, b), shape.target(me, b)?)))) {
+            if src != dst {
+                self.copy(src, dst);
+            }
+        }
+    }
+
+    /// All is done by one rank.
+    fn leader(&mut self, leader: usize) {
+        let (enter, leave) = self.shape.sync;
+        if enter == In::All {
+            self.arrive();
+        }
+        if self.me == leader {
+            if enter == In::All {
+                self.meet();
+            }
+            let all = self.all();
+            self.plan.steps.extend(all);
+        } else if leave != Out::No {
+            self.step(Step::Released);
+        }
+        self.plan.totals.releases = usize::from(leave != Out::No);
+    }
+
+    /// All is done by the last to arrive.
+    fn last(&mut self) {
+        let leave = self.shape.sync.1;
+        let steps = self.all();
+        self.plan.totals.arrivals += 1;
+        self.step(Step::Last { steps });
+        if leave != Out::No {
+            self.step(Step::Released);
+        }
+        self.plan.totals.releases = usize::from(leave != Out::No);
+    }
+
+    /// The whole operation, and the release.
+    fn all(&self) -> Vec<Step> {
+        let shape = self.shape;
+        let mut steps = vec![];
+        for from in 0..shape.ranks {
+            for to in 0..shape.ranks {
+                let blocks = shape.between(from, to);
+                let pairs = blocks.filter_map(|b| Some((shape.origin(b).1, shape.target(to, b)?)));
+                let moved = runs(pairs.filter(|(src, dst)| from != to || src != dst));
+                steps.extend(moved.into_iter().map(|(src, dst)| Step::Carry { from, src, to, dst }));
+            }
+        }
+        if shape.sync.1 != Out::No {
+            steps.push(Step::Release);
+        }
+        steps
+    }
+
+    fn step(&mut self, step: Step) {
+        self.plan.steps.push(step);
+    }
+
+    /// `span` of this rank is about to be used: data only when `In` allows.
+    fn touch(&mut self, span: Span) {
+        if span.buffer == Buffer::Scratch {
+            self.plan.scratch = self.plan.scratch.max(span.at + span.len);
+        }
+        if !self.met {
+            self.meet();
+        }
+    }
+
+    fn copy(&mut self, src: Span, dst: Span) {
+        self.touch(src);
+        self.touch(dst);
+        self.step(Step::Copy { src, dst });
+    }
+
+    /// What begins and ends here is copied when there is nothing better to do.
+    fn copy_own(&mut self) {
+        if !std::mem::replace(&mut self.copied, true) {
+            self.shape.own(self.me).into_iter().for_each(|(src, dst)| self.copy(src, dst));
+        }
+    }
+
+    fn wait_for_data(&mut self, from: usize, more: usize) {
+        self.copy_own();
+        self.wait(from, Signal::Data, more);
+        self.met = true;
+    }
+
+    /// Unless it has done so before.
+    fn wait_for_entry(&mut self, of: usize) {
+        if !self.heard.contains_key(&(of, Signal::Entered)) {
+            self.wait(of, Signal::Entered, 1);
+        }
+    }
+
+    /// Waits for `more` signals than before.
+    fn wait(&mut self, from: usize, signal: Signal, more: usize) {
+        let n = self.heard.entry((from, signal)).or_default();
+        *n += more;
+        let wait = Step::Wait { from, signal, n: *n };
+        match self.plan.steps.last_mut() {
+            // Nothing has been done since: who waits for more waits for less.
+            Some(last @ Step::Wait { .. }) if same(last, &wait) => *last = wait,
+            _ => self.step(wait),
+        }
+    }
+
+    /// Alone, there is nobody to meet.
+    fn arrive(&mut self) {
+        if self.shape.ranks > 1 {
+            self.plan.totals.arrivals += 1;
+            self.step(Step::Arrive);
+        }
+    }
+
+    fn meet(&mut self) {
+        self.met = true;
+        if self.shape.ranks > 1 {
+            let n = self.plan.totals.arrivals;
+            self.step(Step::Meet { n });
+        }
+    }
+}
+
+impl Shape {
+    /// What is asked for, as far as somebody can tell.
+    fn sync(&self) -> (In, Out) {
+        match (self.source, self.dest) {
+            (Kind::Private, Kind::Private) => (In::My, Out::My),
+            _ => self.sync,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Collectives before anybody communicates: what one rank has to do, as a list of steps.
+//!
+//! Each choice has one place, and any may be combined with any other that [`Shape::plan`] accepts:
+//!
+//! - [`ops`]: the operation, as what each rank has before and must have after.
+//! - [`flow`]: who passes which block to whom, in which order. A new algorithm is one short file there.
+//! - `lower`: how a block passes ([`Way`]), in what memory ([`Kind`]), and what that needs of [`In`] and [`Out`].
+//! - [`model`]: the checker; it decides about every order in which the steps of all ranks may happen.
+//!
+//! Guaranteed: a rank makes its own steps only, from numbers that all ranks know, and those of all ranks fit together.
+//!
+//! Not contained: memory, signals, waiting. Whoever runs a plan (an *engine*) has those, and promises:
+//!
+//! - A rank runs its steps in order. [`Step`] says what each one means.
+//! - A collective in flight has a *context*: scratch memory on each rank, counts of signals for each pair of ranks and
+//!   each [`Signal`], a count of arrivals, a count of releases. Counts only grow. The numbers in a plan count from what
+//!   [`Plan::totals`] of the plans before it in this context amount to, so nothing is ever reset.
+//! - A rank ends a plan before it begins the next one in the same context. Collectives that overlap have different
+//!   contexts: the `e`-th has context `e` modulo their number.
+//! - A put has read its source when its plan ends, not earlier; it has arrived when its own signal has, not earlier.
+//!   Signals of one rank to another, of one kind, take effect in the order in which they are made.
+
+pub mod flow;
+mod lower;
+pub mod model;
+pub mod ops;
+
+pub use flow::Flow;
+pub use ops::Op;
+
+/// Who must have entered before data are touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum In {
+    /// Any one rank.
+    No,
+    /// The rank whose data are touched.
+    My,
+    /// All ranks.
+    All,
+}
+
+/// What a rank that returns knows to be over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Out {
+    /// Nothing; all is over when all have returned.
+    No,
+    /// Every touch of its own data.
+    My,
+    /// Every touch of any data.
+    All,
+}
+
+/// Who may touch a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Every rank.
+    Shared,
+    /// The rank that has it.
+    Private,
+}
+
+/// How a block passes from one rank to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Its sender puts it.
+    Push,
+    /// Its receiver gets it.
+    Pull,
+    /// Its sender puts one half, its receiver gets the other; of shared buffers only.
+    Split,
+    /// It travels in the signal: each end touches its own memory only. A message must fit into what the engine has for one;
+    /// longer data are several collectives.
+    Mail,
+}
+
+/// All that a plan depends on but the rank.
+///
+/// ```
+/// use partage_plan::coll::{Flow, In, Kind, Op, Out, Shape, Step, Way};
+///
+/// let shape = Shape {
+///     op: Op::Broadcast { root: 2, pieces: 1 },
+///     flow: Flow::Tree(2),
+///     way: Way::Push,
+///     sync: (In::No, Out::My),
+///     ranks: 3,
+///     len: 8,
+///     source: Kind::Shared,
+///     dest: Kind::Shared,
+///     in_place: false,
+/// };
+/// let steps = shape.plan(0).unwrap().steps;             // rank 0 is the root's next one: it waits, and passes nothing on
+/// assert!(matches!(steps[..], [Step::Wait { from: 2, .. }]));
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// The operation.
+    pub op: Op,
+    /// The algorithm.
+    pub flow: Flow,
+    /// How blocks pass.
+    pub way: Way,
+    /// When data may be touched.
+    pub sync: (In, Out),
+    /// How many ranks there are.
+    pub ranks: usize,
+    /// The length of what each rank has or gets from each: a block's, and for a broadcast that of all its pieces.
+    pub len: usize,
+    /// Who may touch the source.
+    pub source: Kind,
+    /// Who may touch the destination.
+    pub dest: Kind,
+    /// The data begin where they end, as far as a rank has both.
+    pub in_place: bool,
+}
+
+/// What a span is relative to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Buffer {
+    /// What the caller gives.
+    Source,
+    /// What the caller gets.
+    Dest,
+    /// The context's memory, which any rank may touch.
+    Scratch,
+}
+
+/// A part of a rank's buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// Which buffer.
+    pub buffer: Buffer,
+    /// Where it begins.
+    pub at: usize,
+    /// How long it is.
+    pub len: usize,
+}
+
+/// What a signal says. Each kind has counts of its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Signal {
+    /// I have entered, and you may touch my data.
+    Entered,
+    /// It is there: what was put to you, or what you may get from me.
+    Data,
+    /// I have got it, and you may use its place again.
+    Done,
+}
+
+/// What one rank does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the words on a variant name its fields")]
+pub enum Step {
+    /// Puts its own `src` to `dst` of `to`; when that is there, signals [`Signal::Data`] to it.
+    Put { to: usize, src: Span, dst: Span },
+    /// Gets `src` of `from` to its own `dst`, and has it when the next step begins.
+    Get { from: usize, src: Span, dst: Span },
+    /// Copies its own `src` to its own `dst`.
+    Copy { src: Span, dst: Span },
+    /// Copies `src` of `from` to `dst` of `to`.
+    Carry { from: usize, src: Span, to: usize, dst: Span },
+    /// Sends its own `src`, all of it in one message that is a signal too. When the step ends it has been read. It
+    /// waits only for the message before it, to the same rank, to be taken.
+    Send { to: usize, src: Vec<Span> },
+    /// Waits for what `from` sends next, and takes it to its own `dst`.
+    Take { from: usize, dst: Vec<Span> },
+    /// Signals to `to`.
+    Signal { to: usize, signal: Signal },
+    /// Waits for the `n`-th such signal of `from`.
+    Wait { from: usize, signal: Signal, n: usize },
+    /// Arrives.
+    Arrive,
+    /// Waits until all ranks have arrived `n` times.
+    Meet { n: usize },
+    /// Arrives; the last rank to do so does these steps.
+    Last { steps: Vec<Step> },
+    /// Releases all ranks.
+    Release,
+    /// Waits for the release.
+    Released,
+}
+
+/// One rank's steps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// What it does, in order.
+    pub steps: Vec<Step>,
+    /// How much scratch it must have.
+    pub scratch: usize,
+    /// By how much the context's counts grow.
+    pub totals: Totals,
+}
+
+/// By how much a plan lets its context's counts grow.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// Arrivals of each rank.
+    pub arrivals: usize,
+    /// Releases.
+    pub releases: usize,
+    /// Signals to this rank: from whom, of which kind, how many.
+    pub signals: Vec<(usize, Signal, usize)>,
+}

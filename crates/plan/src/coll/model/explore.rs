@@ -1,0 +1,344 @@
+//! All states that can be reached. See [the module above](super).
+//!
+//! What is tried in every order: entering, every touch of memory, and arriving where the last to arrive has more to do.
+//! All else is done at once: signals, arrivals, and waits that are over only let others go on, and nobody has to; to
+//! return is worst when it is early.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::Run;
+use super::cells::Cells;
+use crate::coll::{Buffer, In, Kind, Out, Signal, Span, Step};
+
+/// Nothing has been written there.
+const NOTHING: u16 = 0;
+
+/// Goes through all states of these collectives, with mail that holds `depth` messages for each pair: how many there
+/// are.
+///
+/// # Errors
+/// What is wrong in one of them, in words.
+pub fn explore(runs: &[Run], depth: usize) -> Result<usize, String> {
+    let world = World { runs, ranks: runs[0].shape.ranks, depth, cells: Cells::new(runs) };
+    let mut first = world.first();
+    world.settle(&mut first);
+    let mut seen = HashSet::from([first.clone()]);
+    let mut open = vec![first];
+    while let Some(state) = open.pop() {
+        let next = world.next(&state)?;
+        if next.is_empty() {
+            world.end(&state)?;
+        }
+        for mut state in next {
+            world.settle(&mut state);
+            if !seen.contains(&state) {
+                seen.insert(state.clone());
+                open.push(state);
+            }
+        }
+    }
+    Ok(seen.len())
+}
+
+struct World<'a> {
+    runs: &'a [Run],
+    ranks: usize,
+    depth: usize,
+    cells: Cells<'a>,
+}
+
+/// How far a rank is in a collective.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum At {
+    Outside,
+    Step(usize),
+    /// In the steps of the last to arrive.
+    Inner(usize, usize),
+    Returned,
+}
+
+/// A put that has been made.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Flight {
+    Made,
+    Read(Vec<u16>),
+    Arrived,
+}
+
+/// A signal: its collective, and the step if it is a put's.
+type Made = (usize, Option<usize>);
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct State {
+    /// By collective and rank.
+    at: Vec<At>,
+    memory: Vec<u16>,
+    /// By collective, rank and step.
+    puts: BTreeMap<(usize, usize, usize), Flight>,
+    /// By context, sender, receiver and kind.
+    signals: BTreeMap<(usize, usize, usize, Signal), Vec<Made>>,
+    /// By context, sender and receiver.
+    mail: BTreeMap<(usize, usize, usize), Vec<Vec<u16>>>,
+    /// By collective and rank.
+    arrived: Vec<usize>,
+    /// By collective.
+    released: Vec<bool>,
+}
+
+impl World<'_> {
+    fn first(&self) -> State {
+        let mut memory = vec![NOTHING; self.cells.total()];
+        for (run, r) in self.runs.iter().enumerate() {
+            for block in 0..r.shape.blocks() {
+                let (rank, span) = r.shape.origin(block);
+                let cells = self.cells.range(run, rank, span);
+                memory[cells].iter_mut().enumerate().for_each(|(i, cell)| *cell = self.symbol(run, block, i));
+            }
+        }
+        State {
+            at: vec![At::Outside; self.runs.len() * self.ranks],
+            memory,
+            puts: BTreeMap::new(),
+            signals: BTreeMap::new(),
+            mail: BTreeMap::new(),
+            arrived: vec![0; self.runs.len() * self.ranks],
+            released: vec![false; self.runs.len()],
+        }
+    }
+
+    fn symbol(&self, run: usize, block: usize, place: usize) -> u16 {
+        (1 + (run * self.ranks * self.ranks + block) * 16 + place) as u16
+    }
+
+    /// Does what lets others go on, or hinders nobody.
+    fn settle(&self, state: &mut State) {
+        while (0..state.at.len()).any(|i| self.settle_one(state, i / self.ranks, i % self.ranks)) {}
+    }
+
+    fn settle_one(&self, state: &mut State, run: usize, rank: usize) -> bool {
+        let (r, i) = (&self.runs[run], run * self.ranks + rank);
+        let (step, next) = match state.at[i] {
+            At::Step(at) => match r.plans[rank].steps.get(at) {
+                Some(step) => (step, At::Step(at + 1)),
+                None if state.puts.iter().any(|(put, f)| (put.0, put.1) == (run, rank) && *f == Flight::Made) => {
+                    return false;
+                }
+                None => {
+                    state.at[i] = At::Returned;
+                    return true;
+                }
+            },
+            At::Inner(at, inner) => match &r.plans[rank].steps[at] {
+                Step::Last { steps } if inner < steps.len() => (&steps[inner], At::Inner(at, inner + 1)),
+                _ => {
+                    state.at[i] = At::Step(at + 1);
+                    return true;
+                }
+            },
+            At::Outside | At::Returned => return false,
+        };
+        match *step {
+            Step::Signal { to, signal } => {
+                state.signals.entry((r.context, rank, to, signal)).or_default().push((run, None));
+            }
+            Step::Put { to, .. } => {
+                let At::Step(at) = state.at[i] else { return false };
+                state.puts.insert((run, rank, at), Flight::Made);
+                state.signals.entry((r.context, rank, to, Signal::Data)).or_default().push((run, Some(at)));
+            }
+            Step::Wait { from, signal, n } => {
+                let made = state.signals.get(&(r.context, from, rank, signal)).map_or(&[][..], |list| &list[..]);
+                let here =
+                    |&&(run, put): &&Made| put.is_none_or(|step| state.puts[&(run, from, step)] == Flight::Arrived);
+                let effective = made.iter().take_while(here).filter(|&&(r, _)| r == run).count();
+                if effective < n {
+                    return false;
+                }
+            }
+            Step::Arrive => state.arrived[i] += 1,
+            Step::Meet { n } => {
+                if (0..self.ranks).any(|rank| state.arrived[run * self.ranks + rank] < n) {
+                    return false;
+                }
+            }
+            Step::Release => state.released[run] = true,
+            Step::Released => {
+                if !state.released[run] {
+                    return false;
+                }
+            }
+            _ => return false,
+        }
+        state.at[i] = next;
+        true
+    }
+
+    /// All that may happen next.
+    fn next(&self, state: &State) -> Result<Vec<State>, String> {
+        let mut list = vec![];
+        for (run, r) in self.runs.iter().enumerate() {
+            for rank in 0..self.ranks {
+                let i = run * self.ranks + rank;
+                let (step, next) = match state.at[i] {
+                    At::Outside => {
+                        let ready = |before: usize| match state.at[before * self.ranks + rank] {
+                            At::Outside => false,
+                            at => at == At::Returned || self.runs[before].context != r.context,
+                        };
+                        if (0..run).all(ready) {
+                            let mut new = state.clone();
+                            new.at[i] = At::Step(0);
+                            list.push(new);
+                        }
+                        continue;
+                    }
+                    At::Step(at) if at < r.plans[rank].steps.len() => (&r.plans[rank].steps[at], At::Step(at + 1)),
+                    At::Inner(at, inner) => match &r.plans[rank].steps[at] {
+                        Step::Last { steps } => (&steps[inner], At::Inner(at, inner + 1)),
+                        _ => continue,
+                    },
+                    _ => continue,
+                };
+                let mut new = state.clone();
+                new.at[i] = next;
+                let by = (run, rank);
+                match *step {
+                    Step::Get { from, src, dst } => self.copy(&mut new, by, (from, src), (rank, dst))?,
+                    Step::Copy { src, dst } => self.copy(&mut new, by, (rank, src), (rank, dst))?,
+                    Step::Carry { from, src, to, dst } => self.copy(&mut new, by, (from, src), (to, dst))?,
+                    Step::Send { to, ref src } => {
+                        let mut data = vec![];
+                        for &span in src {
+                            data.extend(self.read(&new, by, rank, span)?);
+                        }
+                        let mail = new.mail.entry((r.context, rank, to)).or_default();
+                        mail.push(data);
+                        if mail.len() > self.depth {
+                            continue;
+                        }
+                    }
+                    Step::Take { from, ref dst } => {
+                        let mail = new.mail.entry((r.context, from, rank)).or_default();
+                        if mail.is_empty() {
+                            continue;
+                        }
+                        let mut data = &mail.remove(0)[..];
+                        for &span in dst {
+                            let (part, rest) = data.split_at_checked(span.len).ok_or("mail that is too short")?;
+                            self.write(&mut new, by, rank, span, part)?;
+                            data = rest;
+                        }
+                    }
+                    Step::Last { .. } => {
+                        new.arrived[i] += 1;
+                        if (0..self.ranks).all(|rank| new.arrived[run * self.ranks + rank] > 0) {
+                            let At::Step(at) = state.at[i] else { continue };
+                            new.at[i] = At::Inner(at, 0);
+                        }
+                    }
+                    _ => continue,
+                }
+                list.push(new);
+            }
+        }
+        for (&(run, rank, step), put) in &state.puts {
+            let Step::Put { to, src, dst } = self.runs[run].plans[rank].steps[step] else { continue };
+            let mut new = state.clone();
+            let later = match put {
+                Flight::Made => Flight::Read(self.read(state, (run, rank), rank, src)?),
+                Flight::Read(data) => {
+                    self.write(&mut new, (run, rank), to, dst, data)?;
+                    Flight::Arrived
+                }
+                Flight::Arrived => continue,
+            };
+            new.puts.insert((run, rank, step), later);
+            list.push(new);
+        }
+        Ok(list)
+    }
+
+    fn copy(
+        &self,
+        state: &mut State,
+        by: (usize, usize),
+        (from, src): (usize, Span),
+        (to, dst): (usize, Span),
+    ) -> Result<(), String> {
+        let data = self.read(state, by, from, src)?;
+        self.write(state, by, to, dst, &data)
+    }
+
+    fn read(&self, state: &State, by: (usize, usize), owner: usize, span: Span) -> Result<Vec<u16>, String> {
+        self.touch(state, by, owner, span)?;
+        let data = state.memory[self.cells.range(by.0, owner, span)].to_vec();
+        match data.contains(&NOTHING) {
+            true => {
+                Err(format!("{by:?} (collective, rank) reads {span:?} of rank {owner}, where nothing has been written"))
+            }
+            false => Ok(data),
+        }
+    }
+
+    fn write(
+        &self,
+        state: &mut State,
+        by: (usize, usize),
+        owner: usize,
+        span: Span,
+        data: &[u16],
+    ) -> Result<(), String> {
+        self.touch(state, by, owner, span)?;
+        state.memory[self.cells.range(by.0, owner, span)].copy_from_slice(data);
+        Ok(())
+    }
+
+    /// May it be touched now?
+    fn touch(&self, state: &State, (run, by): (usize, usize), owner: usize, span: Span) -> Result<(), String> {
+        let shape = &self.runs[run].shape;
+        let kind = match span.buffer {
+            Buffer::Source => shape.source,
+            Buffer::Dest => shape.dest,
+            Buffer::Scratch => return Ok(()),
+        };
+        let ranks = &state.at[run * self.ranks..(run + 1) * self.ranks];
+        let entered = |r: usize| ranks[r] != At::Outside;
+        let returned = |r: usize| ranks[r] == At::Returned;
+        let both = (shape.source, shape.dest) == (Kind::Private, Kind::Private);
+        let (enter, leave) = if both { (In::My, Out::My) } else { shape.sync };
+        let early = match enter {
+            In::No => false,
+            In::My => !entered(owner),
+            In::All => !(0..self.ranks).all(entered),
+        };
+        let late = match leave {
+            Out::No => (0..self.ranks).all(returned),
+            Out::My => returned(owner),
+            Out::All => (0..self.ranks).any(returned),
+        };
+        let foreign = kind == Kind::Private && owner != by;
+        match early || late || foreign {
+            true => Err(format!(
+                "rank {by} touches {span:?} of rank {owner} in collective {run}: early {early}, late {late}, foreign {foreign}"
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Nothing more happens.
+    fn end(&self, state: &State) -> Result<(), String> {
+        if let Some(i) = state.at.iter().position(|&at| at != At::Returned) {
+            return Err(format!("rank {} never ends collective {}", i % self.ranks, i / self.ranks));
+        }
+        for (run, r) in self.runs.iter().enumerate() {
+            for (rank, block) in (0..self.ranks).flat_map(|k| (0..r.shape.blocks()).map(move |b| (k, b))) {
+                let Some(span) = r.shape.target(rank, block) else { continue };
+                let got = &state.memory[self.cells.range(run, rank, span)];
+                if !got.iter().enumerate().all(|(i, &got)| got == self.symbol(run, block, i)) {
+                    return Err(format!("rank {rank} has something else than block {block} of collective {run}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

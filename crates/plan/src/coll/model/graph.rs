@@ -1,0 +1,462 @@
+//! What happens before what. See [the module above](super).
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use super::cells::Cells;
+use super::{Place, Run};
+use crate::coll::{Buffer, In, Kind, Out, Plan, Shape, Signal, Span, Step};
+
+/// What a node is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Enter,
+    /// A step, or what becomes of it later.
+    Step(usize),
+    Return,
+}
+
+struct Node {
+    run: usize,
+    rank: usize,
+    what: What,
+    /// What happens before, directly.
+    after: Vec<usize>,
+}
+
+/// Data are read into a message or written from it.
+#[derive(Clone, Copy)]
+struct Effect {
+    node: usize,
+    write: bool,
+    message: usize,
+    owner: usize,
+    span: Span,
+}
+
+/// Signals, mail, arrivals and releases: in their order, the collective of each, and the node in which it takes effect.
+type Made = Vec<(usize, usize)>;
+
+pub struct Graph<'a> {
+    runs: &'a [Run],
+    nodes: Vec<Node>,
+    /// In an order in which they may happen.
+    effects: Vec<Effect>,
+    /// For each node the set of those that happen before it.
+    before: Vec<u64>,
+    /// The node of the wait that is left out, and those that it would wait for.
+    left_out: Option<(usize, Vec<usize>)>,
+}
+
+/// While the nodes are made.
+struct Draft {
+    ranks: usize,
+    nodes: Vec<Node>,
+    /// A step's read comes before its write.
+    effects: Vec<Effect>,
+    messages: usize,
+    /// By context, sender, receiver and kind.
+    signals: Vec<Made>,
+    /// By context, sender and receiver: the node and the first message.
+    mail: Vec<Vec<(usize, usize)>>,
+    /// By context, sender and receiver: the node, and its effects.
+    taken: Vec<Vec<(usize, Range<usize>)>>,
+    /// By context and rank.
+    arrivals: Vec<Made>,
+    /// By collective.
+    releases: Vec<Option<usize>>,
+    waits: Vec<(usize, Place, Step)>,
+    lasts: Vec<(usize, usize)>,
+}
+
+impl<'a> Graph<'a> {
+    /// The graph where `last[i]` is the last to arrive in the `i`-th collective.
+    pub fn new(runs: &'a [Run], last: &[usize], without: Option<Place>) -> Result<Graph<'a>, String> {
+        let ranks = runs[0].shape.ranks;
+        let contexts = runs.iter().map(|r| r.context + 1).max().unwrap_or(0);
+        let mut draft = Draft {
+            ranks,
+            nodes: vec![],
+            effects: vec![],
+            messages: 0,
+            signals: vec![vec![]; contexts * ranks * ranks * 3],
+            mail: vec![vec![]; contexts * ranks * ranks],
+            taken: vec![vec![]; contexts * ranks * ranks],
+            arrivals: vec![vec![]; contexts * ranks],
+            releases: vec![None; runs.len()],
+            waits: vec![],
+            lasts: vec![],
+        };
+        for rank in 0..ranks {
+            let mut ended = vec![None; contexts];
+            let mut entered = None;
+            for (run, r) in runs.iter().enumerate() {
+                let mut after = Vec::from_iter(entered);
+                after.extend(ended[r.context]);
+                let enter = draft.node(run, rank, What::Enter, after);
+                entered = Some(enter);
+                let mut reads = vec![];
+                let mut at = enter;
+                let steps = r.plans[rank].steps.iter();
+                for (i, step) in steps.enumerate() {
+                    let place = Place { run, rank, step: i };
+                    at = draft.step(place, r.context, step, at, &mut reads);
+                    if let (Step::Last { steps }, true) = (step, last[run] == rank) {
+                        draft.lasts.push((run, at));
+                        for inner in steps {
+                            at = draft.step(place, r.context, inner, at, &mut reads);
+                        }
+                    }
+                }
+                reads.push(at);
+                ended[r.context] = Some(draft.node(run, rank, What::Return, reads));
+            }
+        }
+        draft.join(runs, without)
+    }
+
+    /// Whatever matters and happens before what the wait that is left out waits for: does it happen before that wait
+    /// all the same? What matters is touching memory, and entering where `In` asks for it.
+    pub fn implied(&self) -> bool {
+        let Some((wait, made)) = &self.left_out else { return false };
+        let asks = |n: &Node| n.what == What::Enter && self.runs[n.run].shape.sync.0 != In::No;
+        let entering = (0..self.nodes.len()).filter(|&n| asks(&self.nodes[n]));
+        let mut matters = entering.chain(self.effects.iter().map(|e| e.node));
+        matters.all(|n| self.is_before(n, *wait) || !made.iter().any(|&m| n == m || self.is_before(n, m)))
+    }
+
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        self.check_sync()?;
+        self.check_order()?;
+        self.check_result()
+    }
+
+    fn is_before(&self, a: usize, b: usize) -> bool {
+        let words = self.nodes.len().div_ceil(64);
+        self.before[b * words + a / 64] >> (a % 64) & 1 == 1
+    }
+
+    fn check_sync(&self) -> Result<(), String> {
+        let ranks = self.runs[0].shape.ranks;
+        let mut ends = vec![(0, 0); ranks * self.runs.len()];
+        for (i, n) in self.nodes.iter().enumerate() {
+            match n.what {
+                What::Enter => ends[n.run * ranks + n.rank].0 = i,
+                What::Return => ends[n.run * ranks + n.rank].1 = i,
+                What::Step(_) => {}
+            }
+        }
+        for &e in &self.effects {
+            let n = e.node;
+            let run = self.nodes[n].run;
+            let shape = &self.runs[run].shape;
+            let ends = &ends[run * ranks..(run + 1) * ranks];
+            let kind = match e.span.buffer {
+                Buffer::Source => shape.source,
+                Buffer::Dest => shape.dest,
+                Buffer::Scratch => continue,
+            };
+            let me = self.nodes[n].rank;
+            if kind == Kind::Private && me != e.owner {
+                return Err(self.at(n, &format!("touches {}, which is private", place(e))));
+            }
+            let both = (shape.source, shape.dest) == (Kind::Private, Kind::Private);
+            let (enter, leave) = if both { (In::My, Out::My) } else { shape.sync };
+            let missing = (0..ranks).find(|&r| match enter {
+                In::No => false,
+                In::My => r == e.owner && !self.is_before(ends[r].0, n),
+                In::All => !self.is_before(ends[r].0, n),
+            });
+            if let Some(r) = missing {
+                return Err(self.at(
+                    n,
+                    &format!("touches {} when rank {r} may not have entered: a wait for it is missing", place(e)),
+                ));
+            }
+            let missing = (0..ranks).find(|&r| match leave {
+                Out::No => false,
+                Out::My => r == e.owner && !self.is_before(n, ends[r].1),
+                Out::All => !self.is_before(n, ends[r].1),
+            });
+            if let Some(r) = missing {
+                return Err(self.at(
+                    n,
+                    &format!("touches {} when rank {r} may have returned: rank {r} does not wait for it", place(e)),
+                ));
+            }
+            if !ends.iter().any(|&(_, end)| self.is_before(n, end)) {
+                return Err(
+                    self.at(n, &format!("touches {} when all may have returned: nobody waits for it", place(e)))
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn check_order(&self) -> Result<(), String> {
+        let cells = Cells::new(self.runs);
+        let mut touches = vec![vec![]; cells.total()];
+        for (i, &e) in self.effects.iter().enumerate() {
+            let run = self.nodes[e.node].run;
+            let has = cells.size(run, e.owner, e.span.buffer);
+            if e.span.at + e.span.len > has {
+                return Err(self.at(e.node, &format!("touches {}, of which it has {has} only", place(e))));
+            }
+            touches[cells.range(run, e.owner, e.span)].iter_mut().for_each(|list| list.push(i));
+        }
+        for list in &touches {
+            for &w in list.iter().filter(|&&w| self.effects[w].write) {
+                let write = self.effects[w];
+                for &i in list.iter().filter(|&&i| i != w) {
+                    let e = self.effects[i];
+                    if e.node == write.node
+                        || !(self.is_before(e.node, write.node) || self.is_before(write.node, e.node))
+                    {
+                        let what = if e.write { "writes" } else { "reads" };
+                        let other = self.at(write.node, &format!("writes {}", place(write)));
+                        return Err(self
+                            .at(e.node, &format!("{what} {}, before or after {other}: a wait is missing", place(e))));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All conflicts are ordered, so any one order shows what comes out in every one.
+    fn check_result(&self) -> Result<(), String> {
+        let cells = Cells::new(self.runs);
+        let mut memory: Vec<Option<(usize, usize, usize)>> = vec![None; cells.total()];
+        let mut messages = vec![vec![]; self.effects.len()];
+        for (run, r) in self.runs.iter().enumerate() {
+            for block in 0..r.shape.blocks() {
+                let (rank, span) = r.shape.origin(block);
+                let cells = &mut memory[cells.range(run, rank, span)];
+                cells.iter_mut().enumerate().for_each(|(i, cell)| *cell = Some((run, block, i)));
+            }
+        }
+        for &e in &self.effects {
+            let at = &mut memory[cells.range(self.nodes[e.node].run, e.owner, e.span)];
+            let data = &mut messages[e.message];
+            if !e.write {
+                *data = at.to_vec();
+            } else if data.len() == at.len() {
+                at.copy_from_slice(data);
+            } else {
+                return Err(self.at(e.node, &format!("writes {} from {} that were read", place(e), data.len())));
+            }
+            if at.contains(&None) {
+                let words = format!("touches {}, where nothing has been written", place(e));
+                return Err(self.at(e.node, &words));
+            }
+        }
+        for (run, r) in self.runs.iter().enumerate() {
+            for (rank, block) in (0..r.shape.ranks).flat_map(|k| (0..r.shape.blocks()).map(move |b| (k, b))) {
+                let Some(span) = r.shape.target(rank, block) else { continue };
+                for (i, &got) in memory[cells.range(run, rank, span)].iter().enumerate() {
+                    if got != Some((run, block, i)) {
+                        return Err(format!(
+                            "collective {run}: rank {rank} has {got:?} (collective, block, place) instead of block {block} in {span:?}"
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn at(&self, node: usize, words: &str) -> String {
+        let n = &self.nodes[node];
+        let What::Step(step) = n.what else { return words.to_string() };
+        describe(self.runs, Place { run: n.run, rank: n.rank, step }, words)
+    }
+}
+
+impl Draft {
+    fn node(&mut self, run: usize, rank: usize, what: What, after: Vec<usize>) -> usize {
+        self.nodes.push(Node { run, rank, what, after });
+        self.nodes.len() - 1
+    }
+
+    /// The nodes of one step after `at`; the one that the rank's next step comes after.
+    fn step(&mut self, place: Place, context: usize, step: &Step, at: usize, reads: &mut Vec<usize>) -> usize {
+        let Place { run, rank, step: i } = place;
+        let what = What::Step(i);
+        let node = self.node(run, rank, what, vec![at]);
+        match *step {
+            Step::Get { from, src, dst } => self.copied(node, (from, src), (rank, dst)),
+            Step::Copy { src, dst } => self.copied(node, (rank, src), (rank, dst)),
+            Step::Carry { from, src, to, dst } => self.copied(node, (from, src), (to, dst)),
+            Step::Put { to, src, dst } => {
+                let read = self.node(run, rank, what, vec![node]);
+                let arrival = self.node(run, rank, what, vec![read]);
+                self.effect(read, false, rank, src);
+                self.effect(arrival, true, to, dst);
+                self.messages += 1;
+                reads.push(read);
+                self.signal(run, (context, rank, to, Signal::Data), what, arrival);
+            }
+            Step::Signal { to, signal } => self.signal(run, (context, rank, to, signal), what, node),
+            Step::Send { to, ref src } => {
+                let pair = self.pair(context, rank, to);
+                self.mail[pair].push((node, self.messages));
+                for &src in src {
+                    self.effect(node, false, rank, src);
+                    self.messages += 1;
+                }
+            }
+            Step::Take { from, ref dst } => {
+                let pair = self.pair(context, from, rank);
+                let first = self.effects.len();
+                dst.iter().for_each(|&dst| self.effect(node, true, rank, dst));
+                self.taken[pair].push((node, first..self.effects.len()));
+            }
+            Step::Arrive | Step::Last { .. } => self.arrivals[context * self.ranks + rank].push((run, node)),
+            Step::Release => self.releases[run] = Some(node),
+            Step::Wait { .. } | Step::Meet { .. } | Step::Released => self.waits.push((node, place, step.clone())),
+        }
+        node
+    }
+
+    fn pair(&self, context: usize, from: usize, to: usize) -> usize {
+        (context * self.ranks + from) * self.ranks + to
+    }
+
+    fn effect(&mut self, node: usize, write: bool, owner: usize, span: Span) {
+        self.effects.push(Effect { node, write, message: self.messages, owner, span });
+    }
+
+    fn copied(&mut self, node: usize, (from, src): (usize, Span), (to, dst): (usize, Span)) {
+        self.effect(node, false, from, src);
+        self.effect(node, true, to, dst);
+        self.messages += 1;
+    }
+
+    /// Signals of one rank to another take effect in order.
+    fn signal(&mut self, run: usize, key: (usize, usize, usize, Signal), what: What, after: usize) {
+        let (context, from, to, signal) = key;
+        let node = self.node(run, from, what, vec![after]);
+        let pair = self.pair(context, from, to);
+        let made = &mut self.signals[pair * 3 + signal as usize];
+        self.nodes[node].after.extend(made.last().map(|&(_, before)| before));
+        made.push((run, node));
+    }
+
+    /// Adds what orders the ranks.
+    fn join<'a>(mut self, runs: &'a [Run], without: Option<Place>) -> Result<Graph<'a>, String> {
+        let ranks = runs[0].shape.ranks;
+        let mut left_out = None;
+        // The n-th of those made in this collective, which come after those of the collectives before.
+        let nth = |made: &Made, run: usize, n: usize| {
+            made.get(made.partition_point(|&(r, _)| r < run) + n - 1).map(|&(_, node)| node)
+        };
+        for (node, place, step) in std::mem::take(&mut self.waits) {
+            let (run, context) = (place.run, runs[place.run].context);
+            let made: Option<Vec<usize>> = match step {
+                Step::Wait { from, signal, n } => {
+                    nth(&self.signals[self.pair(context, from, place.rank) * 3 + signal as usize], run, n)
+                        .map(|node| vec![node])
+                }
+                Step::Meet { n } => (0..ranks).map(|r| nth(&self.arrivals[context * ranks + r], run, n)).collect(),
+                // The last to arrive has done its steps, and the release, before.
+                _ => self.releases[run].map(|node| vec![node]),
+            };
+            match made {
+                None => return Err(describe(runs, place, "waits for what never comes")),
+                Some(made) if without == Some(place) => left_out = Some((node, made)),
+                Some(made) => self.nodes[node].after.extend(made),
+            }
+        }
+        for (run, node) in std::mem::take(&mut self.lasts) {
+            let context = runs[run].context;
+            for r in 0..ranks {
+                let other = nth(&self.arrivals[context * ranks + r], run, 1);
+                self.nodes[node].after.extend(other.filter(|&other| other != node));
+            }
+        }
+        let mut full = vec![];
+        for (sent, taken) in self.mail.iter().zip(&self.taken) {
+            for (i, (node, effects)) in taken.iter().enumerate() {
+                let Some(&(from, first)) = sent.get(i) else {
+                    let n = &self.nodes[*node];
+                    return Err(format!("collective {}: rank {} takes what never comes", n.run, n.rank));
+                };
+                self.nodes[*node].after.push(from);
+                self.effects[effects.clone()].iter_mut().enumerate().for_each(|(i, e)| e.message = first + i);
+                full.extend(sent.get(i + 1).map(|&(next, _)| (next, *node)));
+            }
+        }
+        // What mail orders by being full is for deadlocks only: safe is what is safe without.
+        if let Err(stuck) = sort(&self.nodes, &full) {
+            let n = &self.nodes[stuck];
+            return Err(match n.what {
+                What::Step(step) => {
+                    describe(runs, Place { run: n.run, rank: n.rank, step }, "never happens: each waits for another")
+                }
+                _ => format!("collective {}: rank {} never ends", n.run, n.rank),
+            });
+        }
+        let order = sort(&self.nodes, &[]).unwrap_or_default();
+        let words = self.nodes.len().div_ceil(64);
+        let mut before = vec![0_u64; self.nodes.len() * words];
+        let mut set = vec![0_u64; words];
+        for &n in &order {
+            set.fill(0);
+            for &a in &self.nodes[n].after {
+                set.iter_mut().zip(&before[a * words..(a + 1) * words]).for_each(|(s, b)| *s |= b);
+                set[a / 64] |= 1 << (a % 64);
+            }
+            before[n * words..(n + 1) * words].copy_from_slice(&set);
+        }
+        let mut rank = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(i, &n)| rank[n] = i);
+        self.effects.sort_by_key(|e| rank[e.node]);
+        Ok(Graph { runs, nodes: self.nodes, effects: self.effects, before, left_out })
+    }
+}
+
+/// An order in which the nodes may happen; else one that never does. An edge is (after, before).
+fn sort(nodes: &[Node], more: &[(usize, usize)]) -> Result<Vec<usize>, usize> {
+    let mut open: Vec<usize> = nodes.iter().map(|n| n.after.len()).collect();
+    let mut next: Vec<Vec<usize>> = vec![vec![]; nodes.len()];
+    for (i, n) in nodes.iter().enumerate() {
+        n.after.iter().for_each(|&a| next[a].push(i));
+    }
+    for &(after, before) in more {
+        next[before].push(after);
+        open[after] += 1;
+    }
+    let mut order: Vec<usize> = (0..nodes.len()).filter(|&n| open[n] == 0).collect();
+    let mut done = 0;
+    while let Some(&n) = order.get(done) {
+        done += 1;
+        for &after in &next[n] {
+            open[after] -= 1;
+            if open[after] == 0 {
+                order.push(after);
+            }
+        }
+    }
+    match open.iter().position(|&o| o > 0) {
+        Some(stuck) => Err(stuck),
+        None => Ok(order),
+    }
+}
+
+fn place(e: Effect) -> String {
+    let Span { buffer, at, len } = e.span;
+    format!("{buffer:?}[{at}..{}] of rank {}", at + len, e.owner)
+}
+
+fn describe(runs: &[Run], at: Place, words: &str) -> String {
+    let Place { run, rank, step } = at;
+    let Run { shape: Shape { op, .. }, plans, .. } = &runs[run];
+    let plan: &Plan = &plans[rank];
+    let mut line = format!("collective {run} ({op:?}), rank {rank}, step {step}");
+    match &plan.steps[step] {
+        Step::Last { .. } => line += " (Last)",
+        step => _ = write!(line, " ({step:?})"),
+    }
+    format!("{line} {words}")
+}

@@ -1,0 +1,130 @@
+//! The checker: what may happen when all ranks run their plans, in every order in which that is possible.
+//!
+//! [`check`] decides by a graph of what happens before what. Its nodes are entering, steps, a put's read, its arrival,
+//! a signal's taking effect, and returning. Its edges are what an engine promises (see [`crate::coll`]) and nothing
+//! else: a put is ordered by its own signal only. Steps are straight-line and each signal has one producer, so the
+//! graph is the same in all executions, but for who arrives last: there is one graph for each rank that may. Whatever
+//! the graph does not order can happen in either order. Checked are:
+//!
+//! - There is no cycle, and nobody waits for what never comes: no deadlock. Mail holds one message for each pair here; an
+//!   engine that holds more waits less.
+//! - The sync mode, for every touch of data: who has entered before it, who returns after it. Private data are touched by
+//!   their own rank only.
+//! - Two touches of one place, of which one writes, are ordered: those of scratch by other collectives included.
+//! - The postcondition, by symbols instead of data.
+//!
+//! [`explore`](fn@explore) decides the same by going through all states that can be reached, which is possible for few
+//! ranks: it is there to check the checker.
+
+mod cells;
+mod explore;
+mod graph;
+
+pub use explore::explore;
+use graph::Graph;
+
+use super::{Plan, Shape, Step};
+
+/// One collective, by all its ranks.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What is to be done.
+    pub shape: Shape,
+    /// What each rank does.
+    pub plans: Vec<Plan>,
+    /// Collectives in the same context follow one another; those in different ones overlap.
+    pub context: usize,
+}
+
+impl Run {
+    /// The plans of a shape, where it has some.
+    pub fn new(shape: &Shape, context: usize) -> Option<Run> {
+        let plans = (0..shape.ranks).map(|me| shape.plan(me)).collect::<Option<Vec<Plan>>>()?;
+        Some(Run { shape: shape.clone(), plans, context })
+    }
+}
+
+/// A step of a rank in the `run`-th of some collectives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Which collective.
+    pub run: usize,
+    /// Whose.
+    pub rank: usize,
+    /// Which step.
+    pub step: usize,
+}
+
+/// What becomes of collectives of which one wait is left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The checker says that it is missing.
+    Missed,
+    /// It is not missed: what it would make sure of, other waits do, for its rank, when it is reached.
+    Implied,
+    /// It is not missed, but it makes sure of something that nobody needs.
+    Idle,
+}
+
+/// Checks collectives that each rank begins in this order, for every choice of ranks that arrive last.
+///
+/// # Errors
+/// What is wrong first, in words.
+///
+/// ```
+/// use partage_plan::coll::{model, Flow, In, Kind, Op, Out, Shape, Step, Way};
+///
+/// let op = Op::Gather { root: 0 };
+/// let (source, dest) = (Kind::Shared, Kind::Shared);
+/// let sync = (In::My, Out::My);
+/// let shape = Shape { op, flow: Flow::Flat, way: Way::Push, sync, ranks: 3, len: 2, source, dest, in_place: false };
+/// let mut run = model::Run::new(&shape, 0).unwrap();
+/// assert_eq!(model::check(&[run.clone()]), Ok(()));
+/// run.plans[1].steps.retain(|step| !matches!(step, Step::Wait { .. }));
+/// assert!(model::check(&[run]).unwrap_err().contains("rank 1, step 0"));
+/// ```
+pub fn check(runs: &[Run]) -> Result<(), String> {
+    for_each_last(runs, |last| Graph::new(runs, last, None)?.check())
+}
+
+/// The waits of collectives.
+pub fn waits(runs: &[Run]) -> Vec<Place> {
+    let mut list = vec![];
+    for (run, r) in runs.iter().enumerate() {
+        for (rank, plan) in r.plans.iter().enumerate() {
+            let waits = |s: &Step| matches!(s, Step::Wait { .. } | Step::Meet { .. } | Step::Released);
+            let steps = (0..plan.steps.len()).filter(|&step| waits(&plan.steps[step]));
+            list.extend(steps.map(|step| Place { run, rank, step }));
+        }
+    }
+    list
+}
+
+/// What becomes of the collectives without one wait.
+pub fn without(runs: &[Run], wait: Place) -> Verdict {
+    let mut implied = true;
+    let noticed = for_each_last(runs, |last| {
+        let graph = Graph::new(runs, last, Some(wait))?;
+        implied &= graph.implied();
+        graph.check()
+    });
+    match noticed {
+        Err(_) => Verdict::Missed,
+        Ok(()) if implied => Verdict::Implied,
+        Ok(()) => Verdict::Idle,
+    }
+}
+
+/// For all choices of the rank that is last in each collective where that matters.
+fn for_each_last(runs: &[Run], mut f: impl FnMut(&[usize]) -> Result<(), String>) -> Result<(), String> {
+    let open = |r: &Run| r.plans.iter().any(|p| p.steps.iter().any(|s| matches!(s, Step::Last { .. })));
+    let mut last = vec![0; runs.len()];
+    loop {
+        f(&last)?;
+        let Some(i) = (0..runs.len()).find(|&i| open(&runs[i]) && last[i] + 1 < runs[i].shape.ranks) else {
+            return Ok(());
+        };
+        last[i] += 1;
+        last[..i].fill(0);
+    }
+}

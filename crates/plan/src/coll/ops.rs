@@ -1,0 +1,120 @@
+//! The operations, as what each rank has before and must have after.
+//!
+//! An operation moves *blocks*. [`Shape::origin`] is the precondition: each block begins at one rank, in one place.
+//! [`Shape::target`] is the postcondition: where a rank must have it in the end. In between, a rank that passes a block
+//! on without having to keep it has it in scratch, at [`Shape::slot`].
+//!
+//! Not contained: how a block gets from the one to the other.
+
+use std::ops::Range;
+
+use super::{Buffer, Shape, Span};
+
+/// What is to be done. Every rank's own number is that of its block.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the words on a variant name its fields")]
+pub enum Op {
+    /// All get what `root` has; in so many pieces, each a block.
+    Broadcast { root: usize, pieces: usize },
+    /// Each gets its block of what `root` has.
+    Scatter { root: usize },
+    /// `root` gets a block of each.
+    Gather { root: usize },
+    /// All get a block of each.
+    GatherAll,
+    /// Each gets from each a block of its own: block `i * ranks + j` is from `i` to `j`.
+    Exchange,
+    /// `to[i]` gets the block of `i`. It is a permutation.
+    Permute { to: Vec<usize> },
+}
+
+impl Op {
+    /// The rank that all blocks come from or go to.
+    pub fn root(&self) -> Option<usize> {
+        match *self {
+            Op::Broadcast { root, .. } | Op::Scatter { root } | Op::Gather { root } => Some(root),
+            Op::GatherAll | Op::Exchange | Op::Permute { .. } => None,
+        }
+    }
+}
+
+impl Shape {
+    /// How many blocks there are.
+    pub fn blocks(&self) -> usize {
+        match self.op {
+            Op::Broadcast { pieces, .. } => pieces,
+            Op::Exchange => self.ranks * self.ranks,
+            _ => self.ranks,
+        }
+    }
+
+    /// Where `block` is before: at which rank, and where there.
+    pub fn origin(&self, block: usize) -> (usize, Span) {
+        let (rank, at) = match self.op {
+            Op::Broadcast { root, .. } => (root, 0),
+            Op::Scatter { root } => (root, block),
+            Op::Gather { .. } | Op::GatherAll | Op::Permute { .. } => (block, 0),
+            Op::Exchange => (block / self.ranks, block % self.ranks),
+        };
+        match self.target(rank, block) {
+            Some(span) if self.in_place => (rank, span),
+            _ => (rank, self.span(Buffer::Source, at, block)),
+        }
+    }
+
+    /// Where `rank` must have `block` after, if it must.
+    pub fn target(&self, rank: usize, block: usize) -> Option<Span> {
+        let at = match &self.op {
+            Op::Broadcast { .. } => Some(0),
+            // In place, the root's own block stays where it is.
+            Op::Scatter { root } => (block == rank && !(self.in_place && rank == *root)).then_some(0),
+            Op::Gather { root } => (rank == *root).then_some(block),
+            Op::GatherAll => Some(block),
+            Op::Exchange => (block % self.ranks == rank).then_some(block / self.ranks),
+            Op::Permute { to } => (to[block] == rank).then_some(0),
+        };
+        at.map(|at| self.span(Buffer::Dest, at, block))
+    }
+
+    /// Where `rank` has `block` in scratch: no two blocks that it may have there at once have the same place.
+    pub fn slot(&self, rank: usize, block: usize) -> Span {
+        let p = self.ranks;
+        let slot = match self.op {
+            Op::Broadcast { .. } | Op::Permute { .. } => 0,
+            Op::Scatter { .. } | Op::Gather { .. } | Op::GatherAll => (block + p - rank) % p,
+            // A block that goes far by several hops meets those that go as far, but after other hops.
+            Op::Exchange => {
+                let (from, to) = (block / p, block % p);
+                let (far, gone) = ((to + p - from) % p, (rank + p - from) % p);
+                let hop = if gone == far { 0 } else { usize::BITS - gone.leading_zeros() };
+                hop as usize * p + far
+            }
+        };
+        self.span(Buffer::Scratch, slot, block)
+    }
+
+    /// The blocks that begin at `from` and end at `to`.
+    pub fn between(&self, from: usize, to: usize) -> Range<usize> {
+        match &self.op {
+            Op::Broadcast { root, pieces } if *root == from => 0..*pieces,
+            Op::Scatter { root } if *root == from => to..to + 1,
+            Op::Gather { root } if *root == to => from..from + 1,
+            Op::GatherAll => from..from + 1,
+            Op::Exchange => from * self.ranks + to..from * self.ranks + to + 1,
+            Op::Permute { to: t } if t[from] == to => from..from + 1,
+            _ => 0..0,
+        }
+    }
+
+    /// `block` at the `at`-th place of a buffer.
+    fn span(&self, buffer: Buffer, at: usize, block: usize) -> Span {
+        match self.op {
+            Op::Broadcast { pieces, .. } => {
+                // Pieces differ by one at most.
+                let begin = |piece: usize| self.len / pieces * piece + (self.len % pieces).min(piece);
+                Span { buffer, at: begin(block), len: begin(block + 1) - begin(block) }
+            }
+            _ => Span { buffer, at: at * self.len, len: self.len },
+        }
+    }
+}

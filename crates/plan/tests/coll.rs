@@ -1,0 +1,294 @@
+//! Plans of all shapes, by the checker, and the checker by leaving out waits and by going through all states.
+//!
+//! `PARTAGE_DEEP=1` goes further: more ranks, more combinations.
+
+use partage_plan::coll::model::{self, Place, Run, Verdict};
+use partage_plan::coll::{Flow, In, Kind, Op, Out, Shape, Signal, Step, Way};
+
+const WAYS: [Way; 4] = [Way::Push, Way::Pull, Way::Split, Way::Mail];
+const KINDS: [Kind; 2] = [Kind::Shared, Kind::Private];
+
+fn deep() -> bool {
+    std::env::var_os("PARTAGE_DEEP").is_some()
+}
+
+/// All operations of `ranks`, with every root.
+fn ops(ranks: usize) -> Vec<Op> {
+    let mut list = vec![Op::GatherAll, Op::Exchange];
+    for root in 0..ranks {
+        let mut pieces = vec![1, 3, ranks];
+        pieces.dedup();
+        list.extend(pieces.into_iter().map(|pieces| Op::Broadcast { root, pieces }));
+        list.extend([Op::Scatter { root }, Op::Gather { root }]);
+        list.push(Op::Permute { to: (0..ranks).map(|r| (r + root) % ranks).collect() });
+    }
+    // Neither a rotation nor its own inverse from five ranks on; a swap that leaves a rank out at three.
+    let mut to: Vec<usize> = (0..ranks).rev().collect();
+    to[..ranks / 2].rotate_left(1.min(ranks / 2));
+    list.push(Op::Permute { to });
+    list
+}
+
+fn flows(ranks: usize) -> Vec<Flow> {
+    use Flow::*;
+    vec![
+        Flat,
+        Pairwise,
+        Xor,
+        Tree(2),
+        Tree(3),
+        Ring,
+        Dissemination,
+        Bruck,
+        ScatterGather(2),
+        Leader(0),
+        Leader(ranks - 1),
+        Last,
+    ]
+}
+
+fn syncs() -> impl Iterator<Item = (In, Out)> {
+    [In::No, In::My, In::All].into_iter().flat_map(|i| [Out::No, Out::My, Out::All].map(|o| (i, o)))
+}
+
+/// Every shape of `ranks` that has plans: buffers of `len`, of these kinds.
+fn shapes(ranks: usize, len: usize, (source, dest): (Kind, Kind), in_place: bool) -> Vec<Shape> {
+    let mut list = vec![];
+    for op in ops(ranks) {
+        for flow in flows(ranks) {
+            // Who does it all passes no messages.
+            let ways = if matches!(flow, Flow::Leader(_) | Flow::Last) { &WAYS[..1] } else { &WAYS };
+            for &way in ways {
+                for sync in syncs() {
+                    let shape = Shape { op: op.clone(), flow, way, sync, ranks, len, source, dest, in_place };
+                    list.extend(Some(shape).filter(|s| s.plan(0).is_some()));
+                }
+            }
+        }
+    }
+    list
+}
+
+fn shared(ranks: usize, len: usize) -> Vec<Shape> {
+    shapes(ranks, len, (Kind::Shared, Kind::Shared), false)
+}
+
+/// Every shape of `ranks`, with all kinds of buffers.
+fn all(ranks: usize, len: usize) -> Vec<Shape> {
+    let kinds = KINDS.into_iter().flat_map(|source| KINDS.map(|dest| (source, dest)));
+    kinds.flat_map(|kinds| [false, true].map(|in_place| shapes(ranks, len, kinds, in_place))).flatten().collect()
+}
+
+fn run(shape: &Shape, context: usize) -> Run {
+    Run::new(shape, context).unwrap_or_else(|| panic!("some ranks of {shape:?} have no plan"))
+}
+
+#[track_caller]
+fn check(runs: &[Run]) {
+    if let Err(what) = model::check(runs) {
+        panic!("{what}\n{runs:#?}");
+    }
+}
+
+/// Other collectives before and after, which wait for as little as possible: of the same kind, and with the same
+/// buffers.
+fn neighbours(shape: &Shape) -> Vec<Run> {
+    let like = Shape { sync: (In::No, Out::No), ..shape.clone() };
+    let flat = Shape { flow: Flow::Flat, ..like.clone() };
+    let others = [Op::GatherAll, Op::Exchange].map(|op| Shape { op, in_place: false, ..flat.clone() });
+    [like, flat].iter().chain(&others).map(|shape| run(shape, 0)).collect()
+}
+
+#[test]
+fn shapes_with_shared_buffers_are_right() {
+    let mut count = 0;
+    for ranks in 1..=if deep() { 12 } else { 9 } {
+        for shape in shared(ranks, 2) {
+            check(&[run(&shape, 0)]);
+            count += 1;
+        }
+    }
+    assert!(count > 30_000, "{count}");
+}
+
+/// Lengths that cannot be halved, and fewer than pieces.
+#[test]
+fn shapes_with_all_buffers_are_right() {
+    for ranks in 1..=if deep() { 7 } else { 5 } {
+        for len in [1, 3] {
+            all(ranks, len).iter().for_each(|shape| check(&[run(shape, 0)]));
+        }
+    }
+}
+
+#[test]
+fn nothing_is_nothing() {
+    for shape in all(1, 2).iter().chain(&all(3, 0)) {
+        let r = run(shape, 0);
+        check(std::slice::from_ref(&r));
+        for step in r.plans.iter().flat_map(|p| &p.steps) {
+            let moves = matches!(step, Step::Put { .. } | Step::Get { .. } | Step::Send { .. } | Step::Signal { .. });
+            assert!(!moves, "{step:?} of {shape:?}");
+        }
+    }
+}
+
+/// One after the other in the same context, or two at a time: scratch and signals of one do not disturb the next.
+#[test]
+fn streams_are_right() {
+    let mut random = Random(88172645463325252);
+    for ranks in 2..=if deep() { 5 } else { 4 } {
+        let all = if deep() || ranks < 4 { all(ranks, 2) } else { shared(ranks, 2) };
+        for shape in &all {
+            let like = Shape { sync: all[random.below(all.len())].sync, ..shape.clone() };
+            let again = if Run::new(&like, 0).is_some() { &like } else { shape };
+            let other = &all[random.below(all.len())];
+            check(&[run(shape, 0), run(again, 0), run(other, 0)]);
+            if deep() || random.below(4) == 0 {
+                check(&[run(other, 0), run(shape, 1), run(again, 0), run(other, 1)]);
+            }
+        }
+    }
+}
+
+/// Between two that wait for little, so that what protects them is missed too.
+#[test]
+fn waits_left_out_are_missed() {
+    let mut count = 0;
+    for ranks in 2..=if deep() { 5 } else { 4 } {
+        // Blocks that hop past many ranks make much known by way of others.
+        let hops = |shape: &Shape| ranks > 4 && shape.flow == Flow::Bruck;
+        count += shared(ranks, 2).iter().map(|shape| missed(shape, |_| hops(shape))).sum::<usize>();
+    }
+    assert!(count > 30_000, "{count}");
+}
+
+/// Where a block is in scratch to be got, a rank may know that by way of a third, and wait for its data all the same.
+#[test]
+fn waits_left_out_are_missed_with_private_buffers() {
+    for ranks in 2..=if deep() { 4 } else { 3 } {
+        let shapes = all(ranks, 2).into_iter().filter(|s| (s.source, s.dest) != (Kind::Shared, Kind::Shared));
+        for shape in shapes {
+            missed(&shape, |step| shape.way == Way::Pull && matches!(step, Step::Wait { signal: Signal::Data, .. }));
+        }
+    }
+}
+
+/// How many of the shape's waits are missed. The others are implied, but for those that `may_idle`.
+fn missed(shape: &Shape, may_idle: impl Fn(&Step) -> bool) -> usize {
+    let around = |other: &Run| [other.clone(), run(shape, 0), other.clone()];
+    let neighbours = neighbours(shape);
+    let runs = around(&neighbours[0]);
+    let missed = |wait: &Place| {
+        let step = &runs[1].plans[wait.rank].steps[wait.step];
+        let mut verdicts = neighbours.iter().map(|other| model::without(&around(other), *wait));
+        let clear = verdicts.find(|verdict| *verdict != Verdict::Idle);
+        assert!(clear.is_some() || may_idle(step), "nobody needs {wait:?} of {runs:#?}");
+        clear == Some(Verdict::Missed)
+    };
+    model::waits(&runs).iter().filter(|wait| wait.run == 1).filter(|wait| missed(wait)).count()
+}
+
+/// The graph and all states say the same of every shape, and of every shape with a wait left out.
+#[test]
+fn all_states_say_the_same() {
+    let agree = |runs: &[Run]| {
+        let (graph, states) = (model::check(runs), model::explore(runs, 1).and(model::explore(runs, 9)));
+        assert_eq!(graph.is_ok(), states.is_ok(), "{graph:?}, {states:?}: {runs:#?}");
+    };
+    // Three ranks that all put to all have too many states.
+    let few = |shape: &&Shape| match shape.op.root() {
+        _ if shape.ranks < 3 => true,
+        Some(root) => shape.blocks() <= 3 && (deep() || root == 1 && matches!(shape.way, Way::Pull | Way::Mail)),
+        None => deep() && matches!(shape.way, Way::Pull | Way::Mail),
+    };
+    for ranks in 1..=3 {
+        for shape in shared(ranks, 2).iter().filter(few) {
+            let once = run(shape, 0);
+            agree(std::slice::from_ref(&once));
+            for wait in model::waits(std::slice::from_ref(&once)) {
+                let mut less = once.clone();
+                less.plans[wait.rank].steps.remove(wait.step);
+                agree(std::slice::from_ref(&less));
+            }
+        }
+    }
+}
+
+/// The same with scratch, which a collective and the next one share.
+#[test]
+fn all_states_of_streams_say_the_same() {
+    let shapes = all(2, 1).into_iter().filter(|s| s.source == Kind::Private || s.dest == Kind::Private);
+    for shape in shapes.filter(|s| deep() || matches!(s.flow, Flow::Flat) && s.op.root() != Some(0)) {
+        let once = run(&shape, 0);
+        let next = &neighbours(&shape)[0];
+        for wait in model::waits(std::slice::from_ref(&once)) {
+            let mut less = once.clone();
+            less.plans[wait.rank].steps.remove(wait.step);
+            let runs = [less, next.clone()];
+            let (graph, states) = (model::check(&runs), model::explore(&runs, 2));
+            assert_eq!(graph.is_ok(), states.is_ok(), "{graph:?}, {states:?}: {runs:#?}");
+        }
+    }
+}
+
+/// Ranks that have nothing to do with each other do not wait for each other, unless `All` is asked for.
+#[test]
+fn my_is_not_all() {
+    for shape in all(3, 2).into_iter().filter(|s| s.op == (Op::Permute { to: vec![1, 0, 2] })) {
+        let waits_for_all = |steps: &[Step]| {
+            steps.iter().any(|step| match *step {
+                Step::Wait { from, .. } | Step::Take { from, .. } => from == 2,
+                _ => matches!(step, Step::Meet { .. } | Step::Last { .. } | Step::Released),
+            })
+        };
+        let all = shape.sync.0 == In::All || shape.sync.1 == Out::All;
+        let told = !matches!(shape.flow, Flow::Leader(_) | Flow::Last) && (shape.source, shape.dest) != PRIVATE;
+        for me in 0..2 {
+            let plan = shape.plan(me).expect("it has plans");
+            assert!(!told || waits_for_all(&plan.steps) == all, "{me} of {shape:?}: {plan:?}");
+        }
+    }
+}
+
+/// A rank of a tree has few steps, however many ranks there are.
+#[test]
+fn own_steps_only() {
+    let ranks = 100_000;
+    let (source, dest) = (Kind::Shared, Kind::Shared);
+    for (me, op) in [(7, Op::Broadcast { root: 5, pieces: 1 }), (70_000, Op::Gather { root: 5 })] {
+        for flow in [Flow::Flat, Flow::Tree(2)] {
+            let op = op.clone();
+            let sync = (In::My, Out::All);
+            let shape = Shape { op, flow, way: Way::Push, sync, ranks, len: 8, source, dest, in_place: false };
+            assert!(shape.plan(me).expect("it has plans").steps.len() < 100);
+        }
+    }
+}
+
+#[test]
+fn the_checker_says_what_is_missing() {
+    let (source, dest) = (Kind::Shared, Kind::Shared);
+    let (flow, way, sync) = (Flow::Ring, Way::Push, (In::No, Out::My));
+    let op = Op::Broadcast { root: 0, pieces: 1 };
+    let mut run = run(&Shape { op, flow, way, sync, ranks: 3, len: 2, source, dest, in_place: false }, 0);
+    assert!(matches!(run.plans[1].steps.remove(0), Step::Wait { from: 0, .. }));
+    let words = model::check(&[run]).expect_err("rank 1 passes on what it may not have");
+    assert!(words.contains("rank 0, step 0 (Put"), "{words}");
+    assert!(words.contains("Dest[0..2] of rank 1"), "{words}");
+    assert!(words.contains("rank 1 may have returned"), "{words}");
+}
+
+const PRIVATE: (Kind, Kind) = (Kind::Private, Kind::Private);
+
+/// xorshift; the same numbers in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % n
+    }
+}
