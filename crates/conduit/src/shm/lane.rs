@@ -96,7 +96,10 @@ impl Ends {
 
     /// What was told of this end of that rank.
     pub fn find(&self, rank: usize, key: u64) -> End {
-        self.lock().get(&(rank, key)).cloned().unwrap_or_default()
+        let told = self.lock();
+        // What the other rank did before is there by the lock; and by this, for those who do not see into locks.
+        self.news();
+        told.get(&(rank, key)).cloned().unwrap_or_default()
     }
 
     /// Nobody asks for it any more.
@@ -105,7 +108,8 @@ impl Ends {
     }
 
     fn tell(&self, rank: usize, key: u64, what: impl FnOnce(&mut End)) {
-        what(self.lock().entry((rank, key)).or_default());
+        let mut told = self.lock();
+        what(told.entry((rank, key)).or_default());
         self.news.fetch_add(1, Release);
     }
 }
