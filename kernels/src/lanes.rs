@@ -104,7 +104,8 @@ impl Inlet {
         self.place.flag(k)
     }
 
-    /// Waits until the flag of round `k` says so, by strict loads.
+    /// Waits until the flag of round `k` says so, by strict loads. A store wakes nobody, so this looks again and again, as programs with
+    /// flags do, and gives its core away meanwhile; for what takes long it waits as all do.
     #[inline]
     #[track_caller]
     pub fn wait_for_flag(&self, job: &Job, k: u64) {

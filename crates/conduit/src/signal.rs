@@ -122,14 +122,7 @@ pub enum Refused {
 pub enum Notice {
     /// Posts to a semaphore, so many times.
     Post(Name, u32),
-    /// Stores a value to the word of 64 bits there, in the guarded half of the target.
-    Store {
-        /// Where the word is.
-        offset: u64,
-        /// What it is to be.
-        value: u64,
-    },
-    /// Adds to it.
+    /// Adds to the word of 64 bits there, in the guarded half of the target.
     Add {
         /// Where the word is.
         offset: u64,
@@ -143,19 +136,15 @@ impl Notice {
     pub fn encode(self) -> [u64; 2] {
         match self {
             Notice::Post(name, n) => [name.0, u64::from(n)],
-            Notice::Store { offset, value } => [value, STORE | offset],
             Notice::Add { offset, value } => [value, ADD | offset],
         }
     }
 
     /// What came.
     pub fn decode([what, n]: [u64; 2]) -> Option<Notice> {
-        let (kind, offset, value) = (n & (STORE | ADD), n & !(STORE | ADD), what);
-        match kind {
+        match n & ADD {
             0 => Some(Notice::Post(Name(what), u32::try_from(n).ok()?)),
-            STORE => Some(Notice::Store { offset, value }),
-            ADD => Some(Notice::Add { offset, value }),
-            _ => None,
+            _ => Some(Notice::Add { offset: n & !ADD, value: what }).filter(|_| n & !ADD < 1 << NUMBER_AT),
         }
     }
 }
@@ -204,7 +193,6 @@ impl Sequence {
 }
 
 /// Which notice it is; offsets and numbers of posts are below.
-const STORE: u64 = 1 << 62;
 const ADD: u64 = 1 << 63;
 /// Set in the generation of a cell whose semaphore was freed.
 const FREED: u32 = 1 << 31;
@@ -381,7 +369,7 @@ mod tests {
                 let flags = (name.is_boolean(), name.has_one_producer(), name.is_strict());
                 assert_eq!(flags, (boolean, single_producer, strict));
                 let (offset, value) = ((1 << 44) - 1, u64::MAX);
-                let words = [Notice::Store { offset, value }, Notice::Add { offset, value }];
+                let words = [Notice::Add { offset, value }];
                 for notice in [Notice::Post(name, 0), Notice::Post(name, u32::MAX)].into_iter().chain(words) {
                     assert_eq!(Notice::decode(notice.encode()), Some(notice));
                 }

@@ -649,8 +649,23 @@ impl Inner {
     #[track_caller]
     unsafe fn start_signal_far(&self, call: &str, site: Site, at: At, src: &[u8], signal: Signal, n: u32) -> Started {
         self.is_not_over(site);
+        // SAFETY: passed on to the caller.
+        match unsafe { self.start_notice(site, at, src, Notice::Post(signal.name(), n)) } {
+            Some(started) => started,
+            None => {
+                let segment = self.seat.node().table(at.half()).len();
+                let outside = Outside { at: at.in_half(), len: src.len(), ranks: self.size, segment };
+                panic!("{}: {call}: {outside}", self.rank)
+            }
+        }
+    }
+
+    /// Starts sending bytes to a place that is not reached by a copy, and a notice; `None` if there is no such place.
+    ///
+    /// # Safety
+    /// `src` is not given back or written to before what was started is complete.
+    pub(crate) unsafe fn start_notice(&self, site: Site, at: At, src: &[u8], notice: Notice) -> Option<Started> {
         self.signals_sent.set(true);
-        let notice = Notice::Post(signal.name(), n);
         let done = match self.reference.is_forced() {
             true => {
                 self.reference.count(|c| c.reference_signals += 1);
@@ -659,14 +674,7 @@ impl Inner {
             // SAFETY: passed on to the caller.
             false => unsafe { ofi::signal::start(&self.seat, site, at, src.as_ptr(), src.len(), notice) },
         };
-        match self.unless_outside(done) {
-            Some(started) => started,
-            None => {
-                let segment = self.seat.node().table(at.half()).len();
-                let outside = Outside { at: at.in_half(), len: src.len(), ranks: self.size, segment };
-                panic!("{}: {call}: {outside}", self.rank)
-            }
-        }
+        self.unless_outside(done)
     }
 
     #[track_caller]

@@ -45,7 +45,6 @@ use partage_conduit::heap::Side;
 use partage_conduit::lane::{Credit, Shape};
 use partage_conduit::record::Site;
 use partage_conduit::reference::{LANE, LANE_ENDED};
-use partage_conduit::shm::am::Reference;
 use partage_conduit::shm::lane::{self, Ends, Made, Receiver, Remains, Sender, Told};
 use partage_conduit::signal::Notice;
 use std::any::type_name;
@@ -751,16 +750,12 @@ impl Inner {
         });
     }
 
-    /// Sends bytes to a place of another rank, and a notice.
-    fn send_notice(self: &Rc<Self>, site: Site, at: At, src: &[u8], notice: Notice) {
-        self.signals_sent.set(true);
-        let done = match self.reference.is_forced() {
-            true => {
-                self.reference.count(|c| c.reference_signals += 1);
-                Reference(&self.seat).signal(site, at, src, notice)
-            }
-            false => self.seat.signal(site, at, src, notice),
-        };
-        self.unless_outside(done).expect("memory of a lane");
+    /// Sends bytes to a place of another rank, and a notice. They may be used again when this returns.
+    fn send_notice(&self, site: Site, at: At, src: &[u8], notice: Notice) {
+        // SAFETY: `src` is borrowed until this returns, which is when it is complete.
+        let started = unsafe { self.start_notice(site, at, src, notice) }.expect("memory of a lane");
+        if !started.is_empty() {
+            self.complete_transfer(site, &started);
+        }
     }
 }

@@ -236,8 +236,7 @@ pub unsafe fn start(
     notice: Notice,
 ) -> Result<Started, Failure> {
     let (far, net) = seat.beyond();
-    // What is stored is another thing each time, as a rule.
-    let may_be_data = len >= net.signals.data_from && !matches!(notice, Notice::Store { .. });
+    let may_be_data = len >= net.signals.data_from;
     // Before it has a number, which others wait for.
     match len {
         0 => {}

@@ -2,7 +2,7 @@
 //!
 //! Slots lie in the guarded half of the receiver's memory, the credit in that of the sender's. [`Sender`] and [`Receiver`] reach both where they are mapped. Elsewhere, and
 //! on the reference path, what they would store is brought by messages
-//! ([`Notice::Store`](crate::signal::Notice), [`Notice::Add`](crate::signal::Notice)).
+//! ([`Notice::Add`](crate::signal::Notice)).
 //!
 //! | message | to | says |
 //! |---|---|---|

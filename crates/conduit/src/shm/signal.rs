@@ -227,7 +227,6 @@ fn takes_effect(arrival: &Arrival<'_>, notice: Notice) {
                 panic!("rank {}: a signal from rank {}: {}", arrival.target(), arrival.source(), Said(why));
             }
         }
-        Notice::Store { offset, value } => change(arrival, offset, Atomic::on_u64(Op::Store, value)),
         Notice::Add { offset, value } => change(arrival, offset, Atomic::on_u64(Op::Add, value)),
     }
 }
