@@ -9,7 +9,10 @@
 use partage::prelude::*;
 use partage::serde::de::Visitor;
 use partage::serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::cell::Cell;
 use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
 
 pub mod am;
 pub mod array;
@@ -142,9 +145,22 @@ pub fn words(payload: Box<dyn std::any::Any + Send>) -> String {
     }
 }
 
-/// What `f` says, which panics. A failing rank prints through the panic hook; these panics are expected.
+/// What `f` says, which panics: nothing is printed, so that a panic that is printed is one that nobody expected.
 pub fn refusal<R>(what: &str, f: impl FnOnce() -> R) -> String {
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
+    thread_local!(static EXPECTED: Cell<bool> = const { Cell::new(false) });
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let hook = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !EXPECTED.get() {
+                hook(info);
+            }
+        }));
+    });
+    EXPECTED.set(true);
+    let ended = panic::catch_unwind(AssertUnwindSafe(f));
+    EXPECTED.set(false);
+    match ended {
         Ok(_) => panic!("{what}: went well, and should not have"),
         Err(payload) => words(payload),
     }

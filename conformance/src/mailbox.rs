@@ -1,9 +1,8 @@
 //! Mailboxes: what is sent is received once, whole, and in its sender's order.
 
-use crate::{Case, mixed, plenty, refusal, value, words};
+use crate::{Case, mixed, plenty, refusal, value};
 use partage::prelude::*;
 use std::cell::RefCell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The cases.
 pub const CASES: [Case; 7] = [
@@ -242,8 +241,7 @@ fn dropped(job: &Job) {
         mailbox.take();
     } else {
         ready.at(job).add(1);
-        let waited = catch_unwind(AssertUnwindSafe(|| all[owner].send(job, 2)));
-        let said = words(waited.expect_err("there is no room"));
+        let said = refusal("there is no room", || all[owner].send(job, 2));
         assert!(said.contains("was dropped"), "{said}");
     }
     job.barrier();

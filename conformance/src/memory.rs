@@ -1,8 +1,7 @@
 //! The memory part: each case is a plain program over the public API that asserts what it expects.
 
-use crate::{Case, Random, bytes, mixed, soak};
+use crate::{Case, Random, bytes, mixed, refusal, soak};
 use partage::prelude::*;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// All of them.
@@ -305,10 +304,8 @@ fn misuse(job: &Job) {
     let me = job.rank();
     let p = job.alloc_slice::<u64>(4).unwrap();
     let beyond = Rank(job.size() as u32);
-    // A failing rank prints through the panic hook; these panics are expected.
     let refused = |what: &str, expect: &str, f: &dyn Fn()| {
-        let payload = catch_unwind(AssertUnwindSafe(f)).expect_err(what);
-        let text = payload.downcast_ref::<String>().cloned().unwrap_or_default();
+        let text = refusal(what, f);
         assert!(text.starts_with(&format!("{me}: ")) && text.contains(expect), "{what}: {text:?}");
     };
     refused("rank", &format!("put: there is no {beyond} in a job of {}", job.size()), &|| p.on(beyond).put(job, 1));
@@ -334,8 +331,8 @@ fn misuse(job: &Job) {
     there.wait(None);
     // A wrong value at the wait: this rank's own mistake.
     let there = job.notify(Some(5));
-    let wrong = catch_unwind(AssertUnwindSafe(|| there.wait(Some(6)))).expect_err("wrong value");
-    assert!(wrong.downcast_ref::<String>().unwrap().contains("wait(6) ends a barrier that was notified with value 5"));
+    let wrong = refusal("wrong value", || there.wait(Some(6)));
+    assert!(wrong.contains("wait(6) ends a barrier that was notified with value 5"));
     // Nothing was harmed.
     p.put_slice(job, &[1, 2, 3, 4]);
     assert_eq!(p.add(3).get(job), 4);

@@ -155,10 +155,10 @@ fn many(job: &Job) {
     job.free_all(there);
 }
 
-/// Each rank floods the next one, which computes at first. What it writes where is the same each time.
+/// Each rank floods the next one, which computes at first. What it writes where is the same each time. Which way it goes is not
+/// looked at: a small flood may have been sent before the way is ready.
 fn floods(job: &Job) {
     const PLACES: usize = 8;
-    let before = job.counters();
     for len in [0usize, 8, 1024, 20_000] {
         let times = plenty(job, if len > 1024 { 2000 } else { 20_000 });
         let board = Board::new(job);
@@ -182,7 +182,6 @@ fn floods(job: &Job) {
         board.free(job);
         job.free_all(there);
     }
-    went_its_way(job, before, true, true);
 }
 
 /// What is signaled by the name of a semaphore that was freed is ignored; its bytes are written all the same.
