@@ -60,7 +60,8 @@ fn shapes(ranks: usize, len: usize, (source, dest): (Kind, Kind), in_place: bool
             let ways = if matches!(flow, Flow::Leader(_) | Flow::Last) { &WAYS[..1] } else { &WAYS };
             for &way in ways {
                 for sync in syncs() {
-                    let shape = Shape { op: op.clone(), flow, way, sync, ranks, len, source, dest, in_place };
+                    let shape =
+                        Shape { op: op.clone(), flow, way, sync, ranks, len, stride: len, source, dest, in_place };
                     list.extend(Some(shape).filter(|s| s.plan(0).is_some()));
                 }
             }
@@ -260,7 +261,8 @@ fn own_steps_only() {
         for flow in [Flow::Flat, Flow::Tree(2)] {
             let op = op.clone();
             let sync = (In::My, Out::All);
-            let shape = Shape { op, flow, way: Way::Push, sync, ranks, len: 8, source, dest, in_place: false };
+            let shape =
+                Shape { op, flow, way: Way::Push, sync, ranks, len: 8, stride: 8, source, dest, in_place: false };
             assert!(shape.plan(me).expect("it has plans").steps.len() < 100);
         }
     }
@@ -271,7 +273,7 @@ fn the_checker_says_what_is_missing() {
     let (source, dest) = (Kind::Shared, Kind::Shared);
     let (flow, way, sync) = (Flow::Ring, Way::Push, (In::No, Out::My));
     let op = Op::Broadcast { root: 0, pieces: 1 };
-    let mut run = run(&Shape { op, flow, way, sync, ranks: 3, len: 2, source, dest, in_place: false }, 0);
+    let mut run = run(&Shape { op, flow, way, sync, ranks: 3, len: 2, stride: 2, source, dest, in_place: false }, 0);
     assert!(matches!(run.plans[1].steps.remove(0), Step::Wait { from: 0, .. }));
     let words = model::check(&[run]).expect_err("rank 1 passes on what it may not have");
     assert!(words.contains("rank 0, step 0 (Put"), "{words}");

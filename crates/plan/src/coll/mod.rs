@@ -85,6 +85,7 @@ pub enum Way {
 ///     sync: (In::No, Out::My),
 ///     ranks: 3,
 ///     len: 8,
+///     stride: 8,
 ///     source: Kind::Shared,
 ///     dest: Kind::Shared,
 ///     in_place: false,
@@ -106,6 +107,9 @@ pub struct Shape {
     pub ranks: usize,
     /// The length of what each rank has or gets from each: a block's, and for a broadcast that of all its pieces.
     pub len: usize,
+    /// How far apart blocks begin in source and destination: as far as they are long, or farther where a plan moves only a
+    /// part of each.
+    pub stride: usize,
     /// Who may touch the source.
     pub source: Kind,
     /// Who may touch the destination.

@@ -114,7 +114,8 @@ impl Shape {
                 let begin = |piece: usize| self.len / pieces * piece + (self.len % pieces).min(piece);
                 Span { buffer, at: begin(block), len: begin(block + 1) - begin(block) }
             }
-            _ => Span { buffer, at: at * self.len, len: self.len },
+            _ if buffer == Buffer::Scratch => Span { buffer, at: at * self.len, len: self.len },
+            _ => Span { buffer, at: at * self.stride, len: self.len },
         }
     }
 }
