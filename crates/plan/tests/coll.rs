@@ -41,8 +41,8 @@ fn flows(ranks: usize) -> Vec<Flow> {
         Dissemination,
         Bruck,
         ScatterGather(2),
-        Leader(0),
-        Leader(ranks - 1),
+        Leader(None),
+        Leader(Some(ranks - 1)),
         Last,
     ]
 }

@@ -36,20 +36,28 @@ impl Shape {
         if let Op::Permute { to } = &self.op {
             assert!(to.len() == self.ranks && to.contains(&me), "plan: a permutation names every rank once");
         }
-        let shared = (self.source, self.dest) == (Kind::Shared, Kind::Shared);
-        let in_place = !matches!(self.op, Op::Exchange | Op::Permute { .. });
-        if (self.in_place && !in_place) || (self.way == Way::Split && !shared) {
+        if !self.fits() {
             return None;
         }
         let mut lowering = Lowering::new(self, me);
         match self.flow {
-            // One rank's steps depend on all others having entered: that is not what `My` says.
-            Flow::Leader(_) | Flow::Last if !shared || self.sync.0 == In::My => return None,
-            Flow::Leader(leader) => lowering.leader(leader % self.ranks),
+            Flow::Leader(leader) => lowering.leader(leader.or(self.op.root()).unwrap_or(0) % self.ranks),
             Flow::Last => lowering.last(),
             flow => lowering.messages(&flow.moves(self, me)?),
         }
         Some(lowering.plan)
+    }
+
+    /// Does it have plans?
+    pub fn fits(&self) -> bool {
+        let shared = (self.source, self.dest) == (Kind::Shared, Kind::Shared);
+        let in_place = !matches!(self.op, Op::Exchange | Op::Permute { .. });
+        let flow = match self.flow {
+            // One rank's steps depend on all others having entered: that is not what `My` says.
+            Flow::Leader(_) | Flow::Last => shared && self.sync.0 != In::My,
+            _ => shared || self.way != Way::Split,
+        };
+        flow && (in_place || !self.in_place) && self.flow.serves(self)
     }
 
     /// Where the sender of a message has `block`.

@@ -5,6 +5,7 @@
 //! - [`ops`]: the operation, as what each rank has before and must have after.
 //! - [`flow`]: who passes which block to whom, in which order. A new algorithm is one short file there.
 //! - `lower`: how a block passes ([`Way`]), in what memory ([`Kind`]), and what that needs of [`In`] and [`Out`].
+//! - [`name`] and [`choice`]: what the algorithms are called, and the table that says which is taken when.
 //! - [`model`]: the checker; it decides about every order in which the steps of all ranks may happen.
 //!
 //! Guaranteed: a rank makes its own steps only, from numbers that all ranks know, and those of all ranks fit together.
@@ -20,13 +21,17 @@
 //! - A put has read its source when its plan ends, not earlier; it has arrived when its own signal has, not earlier.
 //!   Signals of one rank to another, of one kind, take effect in the order in which they are made.
 
+pub mod choice;
 pub mod flow;
 mod lower;
 pub mod model;
+pub mod name;
 pub mod ops;
 
+pub use choice::{Setting, Table};
 pub use flow::Flow;
-pub use ops::Op;
+pub use name::Algorithm;
+pub use ops::{Op, OpKind};
 
 /// Who must have entered before data are touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

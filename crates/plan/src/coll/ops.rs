@@ -28,7 +28,31 @@ pub enum Op {
     Permute { to: Vec<usize> },
 }
 
+/// An operation without its details.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[expect(missing_docs, reason = "each is as in `Op`")]
+pub enum OpKind {
+    Broadcast,
+    Scatter,
+    Gather,
+    GatherAll,
+    Exchange,
+    Permute,
+}
+
 impl Op {
+    /// Which one it is.
+    pub fn kind(&self) -> OpKind {
+        match self {
+            Op::Broadcast { .. } => OpKind::Broadcast,
+            Op::Scatter { .. } => OpKind::Scatter,
+            Op::Gather { .. } => OpKind::Gather,
+            Op::GatherAll => OpKind::GatherAll,
+            Op::Exchange => OpKind::Exchange,
+            Op::Permute { .. } => OpKind::Permute,
+        }
+    }
+
     /// The rank that all blocks come from or go to.
     pub fn root(&self) -> Option<usize> {
         match *self {

@@ -37,8 +37,8 @@ pub enum Flow {
     Bruck,
     /// A broadcast in as many pieces as ranks: scattered down a tree of this radix, then passed round the ring.
     ScatterGather(usize),
-    /// This rank does it all, in the buffers of all.
-    Leader(usize),
+    /// This rank does it all, in the buffers of all; nobody named: the root, or rank 0 where there is none.
+    Leader(Option<usize>),
     /// The last rank to arrive does it all, in the buffers of all.
     Last,
 }
@@ -58,25 +58,41 @@ pub struct Move {
 }
 
 impl Flow {
+    /// Is it one for the operation?
+    pub fn serves(self, shape: &Shape) -> bool {
+        match self {
+            Flow::Flat | Flow::Leader(_) | Flow::Last => true,
+            Flow::Pairwise | Flow::Xor => matches!(shape.op, Op::GatherAll | Op::Exchange),
+            Flow::Tree(k) => k > 1 && shape.op.root().is_some(),
+            Flow::Ring => matches!(shape.op, Op::Broadcast { .. } | Op::GatherAll),
+            Flow::Dissemination => shape.op == Op::GatherAll,
+            Flow::Bruck => shape.op == Op::Exchange,
+            Flow::ScatterGather(k) => {
+                k > 1 && matches!(shape.op, Op::Broadcast { pieces, .. } if pieces == shape.ranks)
+            }
+        }
+    }
+
     /// What rank `me` sends and receives, in order; nothing where this flow is not one for the operation, or where no
     /// blocks are passed ([`Flow::Leader`], [`Flow::Last`]).
     pub fn moves(self, shape: &Shape, me: usize) -> Option<Vec<Move>> {
+        if !self.serves(shape) {
+            return None;
+        }
         let mut list = List::default();
         match (self, &shape.op) {
             (Flow::Flat, _) => direct::flat(shape, me, &mut list),
-            (Flow::Pairwise, Op::GatherAll | Op::Exchange) => direct::pairwise(shape, me, &mut list),
-            (Flow::Xor, Op::GatherAll | Op::Exchange) => direct::xor(shape, me, &mut list),
-            (Flow::Tree(k), Op::Broadcast { .. }) if k > 1 => tree::broadcast(shape, k, me, &mut list),
-            (Flow::Tree(k), Op::Scatter { .. }) if k > 1 => tree::scatter(shape, k, me, &mut list),
-            (Flow::Tree(k), Op::Gather { .. }) if k > 1 => tree::gather(shape, k, me, &mut list),
+            (Flow::Pairwise, _) => direct::pairwise(shape, me, &mut list),
+            (Flow::Xor, _) => direct::xor(shape, me, &mut list),
+            (Flow::Tree(k), Op::Broadcast { .. }) => tree::broadcast(shape, k, me, &mut list),
+            (Flow::Tree(k), Op::Scatter { .. }) => tree::scatter(shape, k, me, &mut list),
+            (Flow::Tree(k), Op::Gather { .. }) => tree::gather(shape, k, me, &mut list),
             (Flow::Ring, Op::Broadcast { .. }) => ring::broadcast(shape, me, &mut list),
-            (Flow::Ring, Op::GatherAll) => ring::gather_all(shape, me, &mut list),
-            (Flow::Dissemination, Op::GatherAll) => dissemination::gather_all(shape, me, &mut list),
-            (Flow::Bruck, Op::Exchange) => bruck::exchange(shape, me, &mut list),
-            (Flow::ScatterGather(k), &Op::Broadcast { pieces, .. }) if k > 1 && pieces == shape.ranks => {
-                scatter_gather::broadcast(shape, k, me, &mut list)
-            }
-            _ => return None,
+            (Flow::Ring, _) => ring::gather_all(shape, me, &mut list),
+            (Flow::Dissemination, _) => dissemination::gather_all(shape, me, &mut list),
+            (Flow::Bruck, _) => bruck::exchange(shape, me, &mut list),
+            (Flow::ScatterGather(k), _) => scatter_gather::broadcast(shape, k, me, &mut list),
+            (Flow::Tree(_) | Flow::Leader(_) | Flow::Last, _) => return None,
         }
         Some(list.moves)
     }

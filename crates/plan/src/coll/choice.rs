@@ -1,0 +1,287 @@
+//! Which algorithm is taken when: a table that is data.
+//!
+//! ```text
+//! table     = entry { (" " | ",") entry }
+//! entry     = operation { "." condition } ":" rule { ";" rule }
+//! operation = "broadcast" | "scatter" | "gather" | "gather_all" | "exchange" | "permute" | "any"
+//! condition = "node" | "nodes"                   all ranks are on one node, or on several
+//!           | "cores" | "crowded"                each rank has a core, or ranks share cores
+//!           | "two" | "more"                     there are two ranks (or one), or more
+//!           | "all" | "my" | "no"                the sync mode has an All; is No/No; or has neither
+//!           | "shared" | "private"               both buffers are shared, or one is not
+//! rule      = [ from "-" [ to ] ":" ] algorithm
+//! ```
+//!
+//! The first rule that fits is taken. It fits if the operation is the one, all conditions hold, a block has `from` bytes
+//! or more and `to` or less, and the algorithm has plans for such a call; so rules may name what is best first, whatever
+//! it cannot do. If none fits, it is flat, pushed or pulled as the buffers ask. A block is what a rank has or gets from
+//! each. [`name`] says what an algorithm is called.
+//!
+//! `broadcast.all:0-256:last;256-16k:flat:split;16k-:flat:pull` takes the last to arrive up to 256 bytes, 256 included.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::name::{self, Error, Size};
+use super::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Shape, Way};
+
+/// What an algorithm may depend on, but the operation and the length. It is the same for all ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Setting {
+    /// How many ranks there are.
+    pub ranks: usize,
+    /// They are on several nodes.
+    pub nodes: bool,
+    /// They share cores.
+    pub crowded: bool,
+    /// When data may be touched.
+    pub sync: (In, Out),
+    /// Who may touch the source.
+    pub source: Kind,
+    /// Who may touch the destination.
+    pub dest: Kind,
+    /// The data begin where they end.
+    pub in_place: bool,
+}
+
+/// Rules that choose an algorithm. See [the module](self).
+///
+/// ```
+/// use partage_plan::coll::{In, Kind, OpKind, Out, Setting, Table};
+///
+/// let mine: Table = "broadcast.all:0-256:last;256-:ring/8 exchange:xor".parse().unwrap();
+/// let table = mine.over(Table::default());
+/// let (source, dest) = (Kind::Shared, Kind::Shared);
+/// let sync = (In::All, Out::All);
+/// let all = Setting { ranks: 8, nodes: false, crowded: false, sync, source, dest, in_place: false };
+/// assert_eq!(table.choose(OpKind::Broadcast, &all, 256).to_string(), "last");
+/// assert_eq!(table.choose(OpKind::Broadcast, &all, 257).to_string(), "ring/8:push");
+/// // The last to arrive cannot touch what is private.
+/// let private = Setting { source: Kind::Private, ..all };
+/// assert_eq!(table.choose(OpKind::Broadcast, &private, 256).to_string(), "ring/8:push");
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Table {
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Entry {
+    /// None: any.
+    op: Option<OpKind>,
+    /// At most one of each group, in the order of [`GROUPS`].
+    when: Vec<Condition>,
+    rules: Vec<Rule>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Rule {
+    from: usize,
+    /// None: however long.
+    to: Option<usize>,
+    algorithm: Algorithm,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Condition {
+    Node,
+    Nodes,
+    Cores,
+    Crowded,
+    Two,
+    More,
+    All,
+    My,
+    No,
+    Shared,
+    Private,
+}
+
+/// Those of a group exclude one another.
+const GROUPS: [&[(&str, Condition)]; 5] = [
+    &[("node", Condition::Node), ("nodes", Condition::Nodes)],
+    &[("cores", Condition::Cores), ("crowded", Condition::Crowded)],
+    &[("two", Condition::Two), ("more", Condition::More)],
+    &[("all", Condition::All), ("my", Condition::My), ("no", Condition::No)],
+    &[("shared", Condition::Shared), ("private", Condition::Private)],
+];
+
+impl Condition {
+    fn holds(self, s: &Setting) -> bool {
+        let shared = (s.source, s.dest) == (Kind::Shared, Kind::Shared);
+        // Nobody can tell where both buffers are private.
+        let private = (s.source, s.dest) == (Kind::Private, Kind::Private);
+        let all = !private && (s.sync.0 == In::All || s.sync.1 == Out::All);
+        let no = !private && s.sync == (In::No, Out::No);
+        match self {
+            Condition::Node => !s.nodes,
+            Condition::Nodes => s.nodes,
+            Condition::Cores => !s.crowded,
+            Condition::Crowded => s.crowded,
+            Condition::Two => s.ranks <= 2,
+            Condition::More => s.ranks > 2,
+            Condition::All => all,
+            Condition::No => no,
+            Condition::My => !all && !no,
+            Condition::Shared => shared,
+            Condition::Private => !shared,
+        }
+    }
+
+    fn group(self) -> usize {
+        GROUPS.iter().position(|group| group.iter().any(|&(_, c)| c == self)).unwrap_or_default()
+    }
+}
+
+impl Table {
+    /// [`Table::default`].
+    const BUILT_IN: &str = "\
+        broadcast.node.all.two:0-1k:leader;1k-:flat:split \
+        broadcast.node.all.crowded:0-16k:last;16k-:flat:pull \
+        broadcast.node.all:0-1k:last;1k-:flat:pull \
+        scatter.node.all.two:0-256:leader;256-4k:flat:pull;4k-512k:flat:split;512k-:flat:pull \
+        scatter.node.all:0-1k:last;1k-:flat:pull \
+        gather.node.all.two:0-1k:leader;1k-512k:flat:split;512k-:flat:push \
+        gather.node.all:0-1k:last;1k-:flat:push \
+        gather_all.node.all:0-256:last;256-:flat:push \
+        exchange.node.all:0-256:last;256-512k:flat:push;512k-:flat:pull \
+        permute.node.all:0-256:last;256-:flat:push \
+        any.node:0-256:flat:mail \
+        broadcast.node.my.two:flat:split \
+        broadcast.node.my:flat:pull \
+        scatter.node.my:flat:pull \
+        broadcast.nodes:0-16k:tree2;16k-:scatter-gather2 \
+        scatter.nodes:0-4k:tree2 \
+        gather.nodes:0-4k:tree2 \
+        gather_all.nodes:0-4k:dissemination;4k-:ring \
+        exchange.nodes:0-256:bruck;256-:pairwise";
+
+    /// These rules, and where none of them fits, those of `other`.
+    #[must_use]
+    pub fn over(mut self, other: Table) -> Table {
+        self.entries.extend(other.entries);
+        self
+    }
+
+    /// The algorithm for blocks of so many bytes.
+    pub fn choose(&self, op: OpKind, setting: &Setting, bytes: usize) -> &Algorithm {
+        let entries = self.entries.iter().filter(|e| e.op.is_none_or(|o| o == op));
+        let rules = entries.filter(|e| e.when.iter().all(|c| c.holds(setting))).flat_map(|e| &e.rules);
+        let mut long = rules.filter(|r| r.from <= bytes && r.to.is_none_or(|to| bytes <= to));
+        match long.find(|r| r.algorithm.fits(op, setting)) {
+            Some(rule) => &rule.algorithm,
+            None if setting.source == Kind::Shared && setting.dest == Kind::Private => &PULL,
+            None => &PUSH,
+        }
+    }
+}
+
+/// What fits always, but for what is in place.
+const PUSH: Algorithm = Algorithm { flow: Flow::Flat, way: Way::Push, pieces: 1, packet: None };
+const PULL: Algorithm = Algorithm { way: Way::Pull, ..PUSH };
+
+impl Algorithm {
+    /// Does it have plans for such a call?
+    pub fn fits(&self, op: OpKind, setting: &Setting) -> bool {
+        let op = match op {
+            OpKind::Broadcast => Op::Broadcast { root: 0, pieces: 1 },
+            OpKind::Scatter => Op::Scatter { root: 0 },
+            OpKind::Gather => Op::Gather { root: 0 },
+            OpKind::GatherAll => Op::GatherAll,
+            OpKind::Exchange => Op::Exchange,
+            OpKind::Permute => Op::Permute { to: vec![] },
+        };
+        let Setting { ranks, sync, source, dest, in_place, .. } = *setting;
+        let (flow, way) = (self.flow, self.way);
+        self.of(Shape { op, flow, way, sync, ranks, len: 0, stride: 0, source, dest, in_place }).fits()
+    }
+}
+
+impl Default for Table {
+    /// What measurements on one machine said.
+    fn default() -> Table {
+        match Table::BUILT_IN.parse() {
+            Ok(table) => table,
+            Err(error) => unreachable!("the built-in table: {error}"),
+        }
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, entry) in self.entries.iter().enumerate() {
+            f.write_str(if i == 0 { "" } else { " " })?;
+            match entry.op {
+                Some(op) => op.fmt(f)?,
+                None => f.write_str("any")?,
+            }
+            for &c in &entry.when {
+                write!(f, ".{}", name::word(GROUPS[c.group()], c).unwrap_or_default())?;
+            }
+            for (i, rule) in entry.rules.iter().enumerate() {
+                f.write_str(if i == 0 { ":" } else { ";" })?;
+                match (rule.from, rule.to) {
+                    (0, None) => {}
+                    (from, None) => write!(f, "{}-:", Size(from))?,
+                    (from, Some(to)) => write!(f, "{}-{}:", Size(from), Size(to))?,
+                }
+                rule.algorithm.fmt(f)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Table {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Table, Error> {
+        let entries = s.split([' ', ',', '\t', '\n']).filter(|entry| !entry.is_empty());
+        Ok(Table { entries: entries.map(str::parse).collect::<Result<_, _>>()? })
+    }
+}
+
+impl FromStr for Entry {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Entry, Error> {
+        let Some((head, rules)) = s.split_once(':') else {
+            return Err(Error(format!("{s:?}: an operation, a colon and an algorithm, as broadcast:tree2")));
+        };
+        let mut words = head.split('.');
+        let op = match words.next() {
+            Some("any") => None,
+            op => Some(op.unwrap_or_default().parse()?),
+        };
+        let all: Vec<(&str, Condition)> = GROUPS.concat();
+        let mut when: Vec<Condition> = vec![];
+        for word in words {
+            let c = name::value(&all, "condition", word)?;
+            if when.iter().any(|other| other.group() == c.group()) {
+                return Err(Error(format!("{head:?}: {word:?} and a word before it exclude each other")));
+            }
+            when.push(c);
+        }
+        when.sort_by_key(|c| c.group());
+        Ok(Entry { op, when, rules: rules.split(';').map(str::parse).collect::<Result<_, _>>()? })
+    }
+}
+
+impl FromStr for Rule {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Rule, Error> {
+        // No algorithm's name begins with a digit and has a dash before its way.
+        let range = s.split_once(':').and_then(|(range, rest)| Some((range.split_once('-')?, rest)));
+        let range = range.filter(|_| s.starts_with(|c: char| c.is_ascii_digit()));
+        let Some(((from, to), algorithm)) = range else {
+            return Ok(Rule { from: 0, to: None, algorithm: s.parse()? });
+        };
+        let from = from.parse::<Size>()?.0;
+        let to = if to.is_empty() { None } else { Some(to.parse::<Size>()?.0) };
+        if to.is_some_and(|to| to < from) {
+            return Err(Error(format!("{s:?}: no length is {} or more and less than that", Size(from))));
+        }
+        Ok(Rule { from, to, algorithm: algorithm.parse()? })
+    }
+}

@@ -1,0 +1,219 @@
+//! Algorithms by name.
+//!
+//! ```text
+//! algorithm = flow [ "/" pieces ] [ ":" way ] [ "@" packet ]
+//! flow      = "flat" | "pairwise" | "xor" | "tree"k | "ring" | "dissemination" | "bruck" | "scatter-gather"k
+//!           | "leader" [ rank ] | "last"
+//! way       = "push" | "pull" | "split" | "mail"
+//! ```
+//!
+//! Not said: one piece; push. `pieces` are those of a broadcast, one behind the other. A `packet` is a size (`16k`):
+//! longer blocks pass in parts of so many bytes. `leader` and `last` have no way, for one rank touches all data;
+//! `scatter-gather` has as many pieces as there are ranks.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Flow, Op, OpKind, Shape, Way};
+
+/// What is left to choose when the caller has said what is to be done.
+///
+/// ```
+/// use partage_plan::coll::{Algorithm, Flow, Way};
+///
+/// let ring: Algorithm = "ring/8:pull@16k".parse().unwrap();
+/// assert_eq!(ring, Algorithm { flow: Flow::Ring, way: Way::Pull, pieces: 8, packet: Some(16 << 10) });
+/// assert_eq!(ring.to_string(), "ring/8:pull@16k");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Algorithm {
+    /// Who passes which block to whom.
+    pub flow: Flow,
+    /// How blocks pass.
+    pub way: Way,
+    /// In how many pieces a broadcast passes.
+    pub pieces: usize,
+    /// Blocks longer than so many bytes pass in parts, each a collective of its own; nothing: as scratch allows.
+    pub packet: Option<usize>,
+}
+
+impl Algorithm {
+    /// The shape with this algorithm.
+    pub fn of(&self, mut shape: Shape) -> Shape {
+        (shape.flow, shape.way) = (self.flow, self.way);
+        if let Op::Broadcast { pieces, .. } = &mut shape.op {
+            *pieces = if matches!(self.flow, Flow::ScatterGather(_)) { shape.ranks } else { self.pieces };
+        }
+        shape
+    }
+}
+
+/// A name that is none, in words.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Error(pub(super) String);
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What stands for what, in both directions.
+type Words<T> = [(&'static str, T)];
+
+const OPS: &Words<OpKind> = &[
+    ("broadcast", OpKind::Broadcast),
+    ("scatter", OpKind::Scatter),
+    ("gather", OpKind::Gather),
+    ("gather_all", OpKind::GatherAll),
+    ("exchange", OpKind::Exchange),
+    ("permute", OpKind::Permute),
+];
+
+const WAYS: &Words<Way> = &[("push", Way::Push), ("pull", Way::Pull), ("split", Way::Split), ("mail", Way::Mail)];
+
+const FLOWS: &Words<Flow> = &[
+    ("flat", Flow::Flat),
+    ("pairwise", Flow::Pairwise),
+    ("xor", Flow::Xor),
+    ("ring", Flow::Ring),
+    ("dissemination", Flow::Dissemination),
+    ("bruck", Flow::Bruck),
+    ("leader", Flow::Leader(None)),
+    ("last", Flow::Last),
+];
+
+/// The value of a word; the error lists the words.
+pub(super) fn value<T: Copy>(words: &Words<T>, what: &str, word: &str) -> Result<T, Error> {
+    let found = words.iter().find(|(w, _)| *w == word).map(|&(_, v)| v);
+    found.ok_or_else(|| Error(format!("{word:?} is no {what}: {}", list(words))))
+}
+
+/// The word of a value.
+pub(super) fn word<T: Copy + PartialEq>(words: &Words<T>, value: T) -> Option<&'static str> {
+    words.iter().find(|&&(_, v)| v == value).map(|&(w, _)| w)
+}
+
+fn list<T>(words: &Words<T>) -> String {
+    words.iter().map(|&(w, _)| w).collect::<Vec<_>>().join(", ")
+}
+
+impl fmt::Display for OpKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(word(OPS, *self).unwrap_or_default())
+    }
+}
+
+impl FromStr for OpKind {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<OpKind, Error> {
+        value(OPS, "operation", s)
+    }
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Flow::Tree(k) => write!(f, "tree{k}"),
+            Flow::ScatterGather(k) => write!(f, "scatter-gather{k}"),
+            Flow::Leader(Some(rank)) => write!(f, "leader{rank}"),
+            flow => f.write_str(word(FLOWS, flow).unwrap_or_default()),
+        }
+    }
+}
+
+impl FromStr for Flow {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Flow, Error> {
+        let digits = s.len() - s.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let (name, number) = s.split_at(s.len() - digits);
+        match (name, number.parse::<usize>()) {
+            ("tree", Ok(k)) if k > 1 => Ok(Flow::Tree(k)),
+            ("scatter-gather", Ok(k)) if k > 1 => Ok(Flow::ScatterGather(k)),
+            ("leader", Ok(rank)) => Ok(Flow::Leader(Some(rank))),
+            ("tree" | "scatter-gather", _) => Err(Error(format!("{s:?}: it takes a radix of 2 or more, as {name}2"))),
+            _ => value(FLOWS, "algorithm", s).map_err(|Error(words)| Error(words + ", tree2, scatter-gather2")),
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.flow.fmt(f)?;
+        if self.pieces != 1 {
+            write!(f, "/{}", self.pieces)?;
+        }
+        if !matches!(self.flow, Flow::Leader(_) | Flow::Last) {
+            write!(f, ":{}", word(WAYS, self.way).unwrap_or_default())?;
+        }
+        match self.packet {
+            Some(packet) => write!(f, "@{}", Size(packet)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Algorithm, Error> {
+        let (rest, packet) = match s.split_once('@') {
+            Some((rest, packet)) => (rest, Some(packet.parse::<Size>()?.0)),
+            None => (s, None),
+        };
+        let (rest, way) = match rest.split_once(':') {
+            Some((rest, way)) => (rest, Some(value(WAYS, "way", way)?)),
+            None => (rest, None),
+        };
+        let (flow, pieces) = match rest.split_once('/') {
+            Some((flow, pieces)) => (flow, Some(pieces)),
+            None => (rest, None),
+        };
+        let flow: Flow = flow.parse()?;
+        let wrong = |why: &str| Err(Error(format!("{s:?}: {why}")));
+        match (flow, pieces, way) {
+            (Flow::Leader(_) | Flow::Last, _, Some(_)) => return wrong("one rank touches all data, so it has no way"),
+            (Flow::Leader(_) | Flow::Last, Some(_), _) => return wrong("one rank touches all data, in one piece"),
+            (Flow::ScatterGather(_), Some(_), _) => return wrong("it has as many pieces as ranks"),
+            _ if packet == Some(0) => return wrong("a packet has one byte at least"),
+            _ => {}
+        }
+        let pieces = match pieces.map_or(Ok(1), str::parse) {
+            Ok(0) | Err(_) => return wrong("the number of pieces is 1 or more"),
+            Ok(pieces) => pieces,
+        };
+        Ok(Algorithm { flow, way: way.unwrap_or(Way::Push), pieces, packet })
+    }
+}
+
+/// Bytes, as `256`, `16k`, `1m`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Size(pub usize);
+
+const UNITS: [(char, u32); 3] = [('g', 30), ('m', 20), ('k', 10)];
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = UNITS.iter().find(|&&(_, bits)| self.0 > 0 && self.0.trailing_zeros() >= bits);
+        match unit {
+            Some(&(letter, bits)) => write!(f, "{}{letter}", self.0 >> bits),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+impl FromStr for Size {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Size, Error> {
+        let unit = UNITS.iter().find(|&&(letter, _)| s.ends_with([letter, letter.to_ascii_uppercase()]));
+        let (digits, bits) = unit.map_or((s, 0), |&(_, bits)| (&s[..s.len() - 1], bits));
+        let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        let bytes = digits.parse::<usize>().ok().filter(|_| plain).and_then(|n| n.checked_mul(1 << bits));
+        bytes.map(Size).ok_or_else(|| Error(format!("{s:?} is no size: a number of bytes, as 256, 16k or 1m")))
+    }
+}

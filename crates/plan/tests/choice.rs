@@ -1,0 +1,205 @@
+//! Names of algorithms and tables of them.
+
+use partage_plan::coll::{Algorithm, Flow, In, Kind, OpKind, Out, Setting, Table, Way};
+
+const OPS: [OpKind; 6] =
+    [OpKind::Broadcast, OpKind::Scatter, OpKind::Gather, OpKind::GatherAll, OpKind::Exchange, OpKind::Permute];
+
+const SHARED: Setting = Setting {
+    ranks: 4,
+    nodes: false,
+    crowded: false,
+    sync: (In::All, Out::All),
+    source: Kind::Shared,
+    dest: Kind::Shared,
+    in_place: false,
+};
+
+/// All settings of 1, 2 and 5 ranks.
+fn settings() -> Vec<Setting> {
+    let mut list = vec![];
+    for bits in 0..32 {
+        let bit = |i: u32| bits >> i & 1 == 1;
+        let kind = |i| if bit(i) { Kind::Private } else { Kind::Shared };
+        for ranks in [1, 2, 5] {
+            for sync in [In::No, In::My, In::All].into_iter().flat_map(|i| [Out::No, Out::My, Out::All].map(|o| (i, o)))
+            {
+                let (nodes, crowded, in_place) = (bit(0), bit(1), bit(2));
+                list.push(Setting { ranks, nodes, crowded, sync, source: kind(3), dest: kind(4), in_place });
+            }
+        }
+    }
+    list
+}
+
+#[test]
+fn names_mean_what_they_say() {
+    let named = |name: &str| name.parse::<Algorithm>().unwrap_or_else(|e| panic!("{e}"));
+    let of = |flow, way| Algorithm { flow, way, pieces: 1, packet: None };
+    let split = of(Flow::Flat, Way::Split);
+    let table = [
+        ("flat", of(Flow::Flat, Way::Push), "flat:push"),
+        ("flat:push", of(Flow::Flat, Way::Push), "flat:push"),
+        ("flat:mail", of(Flow::Flat, Way::Mail), "flat:mail"),
+        ("flat:split@8192", Algorithm { packet: Some(8192), ..split }, "flat:split@8k"),
+        ("tree4:pull", of(Flow::Tree(4), Way::Pull), "tree4:pull"),
+        ("ring/8", Algorithm { pieces: 8, ..of(Flow::Ring, Way::Push) }, "ring/8:push"),
+        ("scatter-gather2", of(Flow::ScatterGather(2), Way::Push), "scatter-gather2:push"),
+        ("xor", of(Flow::Xor, Way::Push), "xor:push"),
+        ("pairwise:pull", of(Flow::Pairwise, Way::Pull), "pairwise:pull"),
+        ("bruck@1m", Algorithm { packet: Some(1 << 20), ..of(Flow::Bruck, Way::Push) }, "bruck:push@1m"),
+        ("dissemination", of(Flow::Dissemination, Way::Push), "dissemination:push"),
+        ("leader", of(Flow::Leader(None), Way::Push), "leader"),
+        ("leader3", of(Flow::Leader(Some(3)), Way::Push), "leader3"),
+        ("last@3000", Algorithm { packet: Some(3000), ..of(Flow::Last, Way::Push) }, "last@3000"),
+    ];
+    for (name, algorithm, shown) in table {
+        assert_eq!(named(name), algorithm, "{name}");
+        assert_eq!(algorithm.to_string(), shown);
+        assert_eq!(named(shown), algorithm);
+    }
+}
+
+#[test]
+fn wrong_names_are_said_in_one_line() {
+    let flows = "flat, pairwise, xor, ring, dissemination, bruck, leader, last, tree2, scatter-gather2";
+    for (name, says) in [
+        ("", &*format!("\"\" is no algorithm: {flows}")),
+        ("tre2", flows),
+        ("ring2", flows),
+        ("tree", "tree2"),
+        ("tree1:push", "radix of 2 or more"),
+        ("tree99999999999999999999", "radix of 2 or more"),
+        ("flat:pul", "\"pul\" is no way: push, pull, split, mail"),
+        ("flat:push:pull", "push, pull, split, mail"),
+        ("flat@16q", "\"16q\" is no size"),
+        ("flat@+1", "\"+1\" is no size"),
+        ("flat@0", "one byte at least"),
+        ("flat@99999999999g", "is no size"),
+        ("ring/0", "1 or more"),
+        ("ring/x", "1 or more"),
+        ("last:pull", "has no way"),
+        ("leader/2", "in one piece"),
+        ("scatter-gather2/4", "as many pieces as ranks"),
+    ] {
+        let error = name.parse::<Algorithm>().expect_err(name).to_string();
+        assert!(error.contains(says) && !error.contains('\n'), "{name}: {error}");
+    }
+    for (table, says) in [
+        ("broadcast", "a colon"),
+        ("bcast:flat", "\"bcast\" is no operation: broadcast, scatter, gather, gather_all, exchange, permute"),
+        ("exchange.cold:flat", "is no condition: node, nodes, cores, crowded, two, more, all, my, no, shared, private"),
+        ("exchange.two.my.more:flat", "\"more\" and a word before it exclude each other"),
+        ("gather:4k-1k:flat", "no length"),
+        ("gather:0-x:flat", "\"x\" is no size"),
+        ("gather:0-1k", "is no algorithm"),
+        ("gather:0-1k:flat;", "is no algorithm"),
+    ] {
+        let error = table.parse::<Table>().expect_err(table).to_string();
+        assert!(error.contains(says) && !error.contains('\n'), "{table}: {error}");
+    }
+}
+
+#[test]
+fn random_tables_are_read_as_they_are_shown() {
+    let mut random = Random(0x9e3779b97f4a7c15);
+    for _ in 0..2000 {
+        let entries: Vec<String> = (0..random.below(5)).map(|_| entry(&mut random)).collect();
+        let shown = entries.join(" ");
+        let table: Table = shown.parse().unwrap_or_else(|e| panic!("{shown}: {e}"));
+        assert_eq!(table.to_string(), shown);
+        assert_eq!(entries.join(", ").parse::<Table>().as_ref(), Ok(&table));
+    }
+}
+
+/// An entry as it is shown.
+fn entry(random: &mut Random) -> String {
+    let ops = ["broadcast", "scatter", "gather", "gather_all", "exchange", "permute", "any"];
+    let mut text = random.one(&ops).to_string();
+    let groups: [&[&str]; 5] =
+        [&["node", "nodes"], &["cores", "crowded"], &["two", "more"], &["all", "my", "no"], &["shared", "private"]];
+    for group in groups {
+        if random.below(3) == 0 {
+            text += &format!(".{}", random.one(group));
+        }
+    }
+    for i in 0..1 + random.below(3) {
+        text += if i == 0 { ":" } else { ";" };
+        text += random.one(&["", "0-256:", "1-1:", "16k-:", "1k-3m:", "1025-2g:"]);
+        text += random.one(&[
+            "flat:",
+            "tree2:",
+            "tree17:",
+            "ring/8:",
+            "xor:",
+            "scatter-gather3:",
+            "leader",
+            "leader0",
+            "last",
+        ]);
+        if text.ends_with(':') {
+            text += random.one(&["push", "pull", "split", "mail"]);
+        }
+        text += random.one(&["", "", "@1", "@16k", "@5m"]);
+    }
+    text
+}
+
+#[test]
+fn the_first_rule_that_fits_is_taken() {
+    let table: Table = "broadcast.two:last broadcast:0-1k:tree2;1k-4k:scatter-gather2;8k-:xor any.nodes:flat:pull"
+        .parse()
+        .unwrap_or_else(|e| panic!("{e}"));
+    let choose = |op, setting: Setting, bytes| table.choose(op, &setting, bytes).to_string();
+    assert_eq!(choose(OpKind::Broadcast, Setting { ranks: 2, ..SHARED }, 8), "last");
+    // It needs shared buffers, and all to have entered.
+    assert_eq!(choose(OpKind::Broadcast, Setting { ranks: 2, dest: Kind::Private, ..SHARED }, 8), "tree2:push");
+    assert_eq!(choose(OpKind::Broadcast, Setting { ranks: 2, sync: (In::My, Out::All), ..SHARED }, 8), "tree2:push");
+    // Both ends of a range are in it, and the first rule wins.
+    assert_eq!(choose(OpKind::Broadcast, SHARED, 1024), "tree2:push");
+    assert_eq!(choose(OpKind::Broadcast, SHARED, 4096), "scatter-gather2:push");
+    // Between the ranges, and where the algorithm is for other operations.
+    assert_eq!(choose(OpKind::Broadcast, SHARED, 4097), "flat:push");
+    assert_eq!(choose(OpKind::Broadcast, SHARED, 8192), "flat:push");
+    assert_eq!(choose(OpKind::Exchange, Setting { dest: Kind::Private, ..SHARED }, 8192), "flat:pull");
+    assert_eq!(choose(OpKind::Exchange, Setting { source: Kind::Private, ..SHARED }, 8192), "flat:push");
+    assert_eq!(choose(OpKind::Exchange, Setting { nodes: true, ..SHARED }, 8192), "flat:pull");
+}
+
+#[test]
+fn what_is_chosen_has_plans() {
+    let empty: Table = "".parse().unwrap_or_else(|e| panic!("{e}"));
+    let mut seen = std::collections::BTreeSet::new();
+    for table in [Table::default(), empty] {
+        for setting in settings() {
+            for op in OPS {
+                let in_place = matches!(op, OpKind::Exchange | OpKind::Permute) && setting.in_place;
+                for bytes in [0, 8, 256, 1 << 10, 4 << 10, 64 << 10, 1 << 20].into_iter().filter(|_| !in_place) {
+                    let algorithm = table.choose(op, &setting, bytes);
+                    assert!(algorithm.fits(op, &setting), "{algorithm} for {op}, {setting:?}");
+                    seen.insert(algorithm.to_string());
+                }
+            }
+        }
+    }
+    // No rule of the built-in table is read wrongly.
+    let built_in = Table::default().to_string();
+    assert_eq!(built_in.parse(), Ok(Table::default()));
+    assert!(["leader", "last", "flat:mail", "flat:split", "bruck:push"].iter().all(|&a| seen.contains(a)), "{seen:?}");
+}
+
+/// xorshift; the same numbers in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % n
+    }
+
+    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
+        of[self.below(of.len())]
+    }
+}
