@@ -170,28 +170,30 @@ impl Table {
         let mut long = rules.filter(|r| r.from <= bytes && r.to.is_none_or(|to| bytes <= to));
         match long.find(|r| r.algorithm.fits(op, setting)) {
             Some(rule) => &rule.algorithm,
-            None if setting.source == Kind::Shared && setting.dest == Kind::Private => &PULL,
-            None => &PUSH,
+            None if PUSH.fits(op, setting) && (setting.source, setting.dest) != (Kind::Shared, Kind::Private) => &PUSH,
+            None => &PULL,
         }
     }
 }
 
-/// What fits always, but for what is in place.
+/// One of them fits always.
 const PUSH: Algorithm = Algorithm { flow: Flow::Flat, way: Way::Push, pieces: 1, packet: None };
 const PULL: Algorithm = Algorithm { way: Way::Pull, ..PUSH };
 
 impl Algorithm {
     /// Does it have plans for such a call?
     pub fn fits(&self, op: OpKind, setting: &Setting) -> bool {
+        let Setting { ranks, sync, source, dest, in_place, .. } = *setting;
         let op = match op {
             OpKind::Broadcast => Op::Broadcast { root: 0, pieces: 1 },
             OpKind::Scatter => Op::Scatter { root: 0 },
             OpKind::Gather => Op::Gather { root: 0 },
             OpKind::GatherAll => Op::GatherAll,
             OpKind::Exchange => Op::Exchange,
-            OpKind::Permute => Op::Permute { to: vec![] },
+            // Of two ranks each knows where both blocks go.
+            OpKind::Permute if ranks < 3 => Op::Permute { to: vec![] },
+            OpKind::Permute => Op::Permute { to: vec![Op::UNKNOWN] },
         };
-        let Setting { ranks, sync, source, dest, in_place, .. } = *setting;
         let (flow, way) = (self.flow, self.way);
         self.of(Shape { op, flow, way, sync, ranks, len: 0, stride: 0, source, dest, in_place }).fits()
     }

@@ -24,7 +24,8 @@ pub enum Op {
     GatherAll,
     /// Each gets from each a block of its own: block `i * ranks + j` is from `i` to `j`.
     Exchange,
-    /// `to[i]` gets the block of `i`. It is a permutation.
+    /// `to[i]` gets the block of `i`. It is a permutation. A rank needs to know only where its own block goes and whose it
+    /// gets: the others may be [`Op::UNKNOWN`], unless one rank does it all.
     Permute { to: Vec<usize> },
 }
 
@@ -41,6 +42,9 @@ pub enum OpKind {
 }
 
 impl Op {
+    /// Where the block of another rank goes that this one need not know of.
+    pub const UNKNOWN: usize = usize::MAX;
+
     /// Which one it is.
     pub fn kind(&self) -> OpKind {
         match self {
@@ -82,6 +86,7 @@ impl Shape {
         };
         match self.target(rank, block) {
             Some(span) if self.in_place => (rank, span),
+            _ if self.swaps() => (rank, self.span(Buffer::Dest, at, block)),
             _ => (rank, self.span(Buffer::Source, at, block)),
         }
     }
@@ -98,6 +103,11 @@ impl Shape {
             Op::Permute { to } => (to[block] == rank).then_some(0),
         };
         at.map(|at| self.span(Buffer::Dest, at, block))
+    }
+
+    /// Blocks begin where others end.
+    pub(super) fn swaps(&self) -> bool {
+        self.in_place && matches!(self.op, Op::Exchange | Op::Permute { .. })
     }
 
     /// Where `rank` has `block` in scratch: no two blocks that it may have there at once have the same place.
