@@ -2,8 +2,10 @@
 //!
 //! `PARTAGE_DEEP=1` goes further: more ranks, more combinations.
 
+use std::sync::Arc;
+
 use partage_plan::coll::model::{self, Place, Run, Verdict};
-use partage_plan::coll::{Flow, In, Kind, Op, Out, Shape, Signal, Step, Way};
+use partage_plan::coll::{Flow, In, Kind, Nodes, Op, Out, Shape, Signal, Step, Way};
 
 const WAYS: [Way; 4] = [Way::Push, Way::Pull, Way::Split, Way::Mail];
 const KINDS: [Kind; 2] = [Kind::Shared, Kind::Private];
@@ -60,8 +62,19 @@ fn shapes(ranks: usize, len: usize, (source, dest): (Kind, Kind), in_place: bool
             let ways = if matches!(flow, Flow::Leader(_) | Flow::Last) { &WAYS[..1] } else { &WAYS };
             for &way in ways {
                 for sync in syncs() {
-                    let shape =
-                        Shape { op: op.clone(), flow, way, sync, ranks, len, stride: len, source, dest, in_place };
+                    let shape = Shape {
+                        op: op.clone(),
+                        flow,
+                        way,
+                        sync,
+                        ranks,
+                        nodes: None,
+                        len,
+                        stride: len,
+                        source,
+                        dest,
+                        in_place,
+                    };
                     list.extend(Some(shape).filter(|s| s.plan(0).is_some()));
                 }
             }
@@ -78,6 +91,25 @@ fn shared(ranks: usize, len: usize) -> Vec<Shape> {
 fn all(ranks: usize, len: usize) -> Vec<Shape> {
     let kinds = KINDS.into_iter().flat_map(|source| KINDS.map(|dest| (source, dest)));
     kinds.flat_map(|kinds| [false, true].map(|in_place| shapes(ranks, len, kinds, in_place))).flatten().collect()
+}
+
+/// Every shape over nodes: of equal and unequal sizes, their ranks side by side and dealt in turn, one and more leaders.
+fn over_nodes(ranks: usize, len: usize, kinds: (Kind, Kind), in_place: bool) -> Vec<Shape> {
+    let maps: [fn(usize) -> usize; 5] = [|_| 0, |r| r / 2, |r| r % 2, |r| r % 3, |r| usize::from(r > 0) + r / 4];
+    let flows = [Flow::Nodes(2, 1), Flow::Nodes(2, 2), Flow::Nodes(3, 3)];
+    let mut list = vec![];
+    for op in ops(ranks) {
+        for nodes in maps.map(|map| Arc::new(Nodes::new(&(0..ranks).map(map).collect::<Vec<_>>()))) {
+            for (flow, way) in flows.into_iter().flat_map(|flow| WAYS.map(|way| (flow, way))) {
+                for sync in syncs() {
+                    let (op, nodes, (source, dest)) = (op.clone(), Some(Arc::clone(&nodes)), kinds);
+                    let shape = Shape { op, flow, way, sync, ranks, nodes, len, stride: len, source, dest, in_place };
+                    list.extend(Some(shape).filter(Shape::fits));
+                }
+            }
+        }
+    }
+    list
 }
 
 fn run(shape: &Shape, context: usize) -> Run {
@@ -122,6 +154,30 @@ fn shapes_with_all_buffers_are_right() {
     }
 }
 
+/// By turns, so that all are checked with few ranks, and some with more.
+#[test]
+fn shapes_over_nodes_are_right() {
+    let mut count = 0;
+    for ranks in 1..=if deep() { 11 } else { 7 } {
+        let every = if deep() || ranks < 4 { 1 } else { 13 };
+        for shape in over_nodes(ranks, 2, (Kind::Shared, Kind::Shared), false).iter().step_by(every) {
+            check(&[run(shape, 0)]);
+            count += 1;
+        }
+        for (i, kinds) in KINDS.into_iter().flat_map(|source| KINDS.map(|dest| (source, dest))).enumerate() {
+            for in_place in [false, true] {
+                let shapes = over_nodes(ranks, 3, kinds, in_place);
+                for shape in shapes.iter().skip(i).step_by(if deep() { 7 } else { 31 * ranks }) {
+                    check(&[run(shape, 0), run(shape, 0)]);
+                    check(&[run(shape, 0), run(shape, 1), run(shape, 0)]);
+                    count += 2;
+                }
+            }
+        }
+    }
+    assert!(count > 4_000, "{count}");
+}
+
 #[test]
 fn nothing_is_nothing() {
     for shape in all(1, 2).iter().chain(&all(3, 0)) {
@@ -162,6 +218,22 @@ fn waits_left_out_are_missed() {
         count += shared(ranks, 2).iter().map(|shape| missed(shape, |_| hops(shape))).sum::<usize>();
     }
     assert!(count > 30_000, "{count}");
+}
+
+/// Of several leaders, one knows much by way of another.
+#[test]
+fn waits_left_out_are_missed_over_nodes() {
+    let mut count = 0;
+    for ranks in 3..=if deep() { 5 } else { 4 } {
+        let shapes = over_nodes(ranks, 2, (Kind::Shared, Kind::Shared), false);
+        let every = if deep() { 3 } else { 61 };
+        for shape in shapes.iter().step_by(every) {
+            let one = matches!(shape.flow, Flow::Nodes(_, 1));
+            count +=
+                missed(shape, |step| !one && matches!(step, Step::Wait { signal: Signal::Data | Signal::Done, .. }));
+        }
+    }
+    assert!(count > 1_000, "{count}");
 }
 
 /// Where a block is in scratch to be got, a rank may know that by way of a third, and wait for its data all the same.
@@ -284,8 +356,19 @@ fn own_steps_only() {
         for flow in [Flow::Flat, Flow::Tree(2)] {
             let op = op.clone();
             let sync = (In::My, Out::All);
-            let shape =
-                Shape { op, flow, way: Way::Push, sync, ranks, len: 8, stride: 8, source, dest, in_place: false };
+            let shape = Shape {
+                op,
+                flow,
+                way: Way::Push,
+                sync,
+                ranks,
+                nodes: None,
+                len: 8,
+                stride: 8,
+                source,
+                dest,
+                in_place: false,
+            };
             assert!(shape.plan(me).expect("it has plans").steps.len() < 100);
         }
     }
@@ -296,7 +379,8 @@ fn the_checker_says_what_is_missing() {
     let (source, dest) = (Kind::Shared, Kind::Shared);
     let (flow, way, sync) = (Flow::Ring, Way::Push, (In::No, Out::My));
     let op = Op::Broadcast { root: 0, pieces: 1 };
-    let mut run = run(&Shape { op, flow, way, sync, ranks: 3, len: 2, stride: 2, source, dest, in_place: false }, 0);
+    let mut run =
+        run(&Shape { op, flow, way, sync, ranks: 3, nodes: None, len: 2, stride: 2, source, dest, in_place: false }, 0);
     assert!(matches!(run.plans[1].steps.remove(0), Step::Wait { from: 0, .. }));
     let words = model::check(&[run]).expect_err("rank 1 passes on what it may not have");
     assert!(words.contains("rank 0, step 0 (Put"), "{words}");

@@ -21,9 +21,10 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use super::name::{self, Error, Size};
-use super::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Shape, Way};
+use super::{Algorithm, Flow, In, Kind, Nodes, Op, OpKind, Out, Shape, Way};
 
 /// What an algorithm may depend on, but the operation and the length. It is the same for all ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -150,11 +151,11 @@ impl Table {
         broadcast.node.my.two:flat:split \
         broadcast.node.my:flat:pull \
         scatter.node.my:flat:pull \
-        broadcast.nodes:0-16k:tree2;16k-:scatter-gather2 \
-        scatter.nodes:0-4k:tree2 \
-        gather.nodes:0-4k:tree2 \
-        gather_all.nodes:0-4k:dissemination;4k-:ring \
-        exchange.nodes:0-256:bruck;256-:pairwise";
+        broadcast.nodes:0-16k:nodes2;16k-:nodes2x2/8 \
+        scatter.nodes:0-4k:nodes2 \
+        gather.nodes:0-4k:nodes2 \
+        gather_all.nodes:0-4k:nodes2;4k-:nodes2x2 \
+        exchange.nodes:0-256:nodes2;256-4k:nodes2x2;4k-:pairwise";
 
     /// These rules, and where none of them fits, those of `other`.
     #[must_use]
@@ -195,7 +196,8 @@ impl Algorithm {
             OpKind::Permute => Op::Permute { to: vec![Op::UNKNOWN] },
         };
         let (flow, way) = (self.flow, self.way);
-        self.of(Shape { op, flow, way, sync, ranks, len: 0, stride: 0, source, dest, in_place }).fits()
+        let nodes = setting.nodes.then(|| Arc::new(Nodes::new(&[])));
+        self.of(Shape { op, flow, way, sync, ranks, nodes, len: 0, stride: 0, source, dest, in_place }).fits()
     }
 }
 

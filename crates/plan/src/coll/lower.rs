@@ -29,7 +29,8 @@ impl Shape {
     /// or this sync mode. The answer is the same on every rank.
     ///
     /// # Panics
-    /// If `me` or the root is no rank, a broadcast has no pieces, or a permutation is not one of all ranks.
+    /// If `me` or the root is no rank, a broadcast has no pieces, a permutation is not one of all ranks, or nodes are
+    /// not of these ranks.
     pub fn plan(&self, me: usize) -> Option<Plan> {
         assert!(me < self.ranks && self.op.root().is_none_or(|root| root < self.ranks), "plan: no such rank");
         assert!(!matches!(self.op, Op::Broadcast { pieces: 0, .. }), "plan: a broadcast has one piece at least");
@@ -39,6 +40,7 @@ impl Shape {
             assert!(to.len() == self.ranks && known && once, "plan: a permutation names every rank once");
             assert!(to[me] != Op::UNKNOWN, "plan: a rank knows where its block goes");
         }
+        assert!(self.nodes.as_ref().is_none_or(|n| n.ranks() == self.ranks), "plan: nodes are of other ranks");
         if !self.fits() {
             return None;
         }
@@ -116,15 +118,6 @@ fn runs(pairs: impl Iterator<Item = (Span, Span)>) -> Vec<(Span, Span)> {
         }
     }
     list
-}
-
-/// Do they wait for the same signals?
-fn same(a: &Step, b: &Step) -> bool {
-    let what = |step: &Step| match *step {
-        Step::Wait { from, signal, .. } => Some((from, signal)),
-        _ => None,
-    };
-    what(a) == what(b)
 }
 
 /// A message, as both its ends see it.
@@ -398,11 +391,16 @@ impl<'a> Lowering<'a> {
         let n = self.heard.entry((from, signal)).or_default();
         *n += more;
         let wait = Step::Wait { from, signal, n: *n };
-        match self.plan.steps.last_mut() {
+        if *n > more {
             // Nothing has been done since: who waits for more waits for less.
-            Some(last @ Step::Wait { .. }) if same(last, &wait) => *last = wait,
-            _ => self.step(wait),
+            let waits =
+                self.plan.steps.iter().rposition(|step| !matches!(step, Step::Wait { .. })).map_or(0, |at| at + 1);
+            let same = |step: &Step| matches!(*step, Step::Wait { from: f, signal: s, .. } if (f, s) == (from, signal));
+            if let Some(less) = self.plan.steps[waits..].iter().position(same) {
+                self.plan.steps.remove(waits + less);
+            }
         }
+        self.step(wait);
     }
 
     /// Alone, there is nobody to meet.

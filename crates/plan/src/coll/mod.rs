@@ -28,8 +28,10 @@ pub mod model;
 pub mod name;
 pub mod ops;
 
+use std::sync::Arc;
+
 pub use choice::{Setting, Table};
-pub use flow::Flow;
+pub use flow::{Flow, Nodes};
 pub use name::Algorithm;
 pub use ops::{Op, OpKind};
 
@@ -89,6 +91,7 @@ pub enum Way {
 ///     way: Way::Push,
 ///     sync: (In::No, Out::My),
 ///     ranks: 3,
+///     nodes: None,
 ///     len: 8,
 ///     stride: 8,
 ///     source: Kind::Shared,
@@ -110,6 +113,8 @@ pub struct Shape {
     pub sync: (In, Out),
     /// How many ranks there are.
     pub ranks: usize,
+    /// On which nodes they are; nothing if that does not matter.
+    pub nodes: Option<Arc<Nodes>>,
     /// The length of what each rank has or gets from each: a block's, and for a broadcast that of all its pieces.
     pub len: usize,
     /// How far apart blocks begin in source and destination: as far as they are long, or farther where a plan moves only a

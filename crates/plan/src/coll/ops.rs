@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::{Buffer, Shape, Span};
+use super::{Buffer, Flow, Shape, Span};
 
 /// What is to be done. Every rank's own number is that of its block.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -116,12 +116,21 @@ impl Shape {
         let slot = match self.op {
             Op::Broadcast { .. } | Op::Permute { .. } => 0,
             Op::Scatter { .. } | Op::Gather { .. } | Op::GatherAll => (block + p - rank) % p,
-            // A block that goes far by several hops meets those that go as far, but after other hops.
             Op::Exchange => {
                 let (from, to) = (block / p, block % p);
-                let (far, gone) = ((to + p - from) % p, (rank + p - from) % p);
-                let hop = if gone == far { 0 } else { usize::BITS - gone.leading_zeros() };
-                hop as usize * p + far
+                match (self.flow, &self.nodes) {
+                    // By leaders come blocks from their node, and to it.
+                    (Flow::Nodes(..), Some(nodes)) if nodes.of(from) == nodes.of(rank) => nodes.index(from) * p + to,
+                    (Flow::Nodes(..), Some(nodes)) => {
+                        (nodes.members(nodes.of(rank)).len() + nodes.index(to)) * p + from
+                    }
+                    // A block that goes far by several hops meets those that go as far, but after other hops.
+                    _ => {
+                        let (far, gone) = ((to + p - from) % p, (rank + p - from) % p);
+                        let hop = if gone == far { 0 } else { usize::BITS - gone.leading_zeros() };
+                        hop as usize * p + far
+                    }
+                }
             }
         };
         self.span(Buffer::Scratch, slot, block)
