@@ -19,6 +19,7 @@ pub mod am;
 pub mod answers;
 pub mod barrier;
 pub mod bounce;
+pub mod coll;
 #[cfg(not(loom))]
 pub mod contract;
 pub mod copy;

@@ -59,6 +59,9 @@ pub(crate) const NATIVE: u16 = 24;
 pub(crate) const TICKET: u16 = 28;
 pub(crate) const FIFO: u16 = 29;
 
+/// Tells a node that ranks of another have arrived; see [`shm::coll`].
+pub const ARRIVED: u16 = 23;
+
 /// Tells a rank of an end of a lane; see [`shm::lane`].
 pub const LANE: u16 = 25;
 /// Tells it that the end was dropped.
@@ -73,7 +76,7 @@ pub const GRANT: u16 = 16;
 
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 25] = [
+    let all: [(u16, &'static dyn Handler); 26] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -99,6 +102,7 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (LANE, &shm::lane::OnLane),
         (LANE_ENDED, &shm::lane::OnLaneEnded),
         (MAIL, &shm::mailbox::OnMail),
+        (ARRIVED, &shm::coll::OnArrived),
     ];
     all.into_iter()
 }

@@ -631,6 +631,11 @@ impl<'a, T: Pod> SharedSlice<'a, T> {
         self.len == 0
     }
 
+    /// What it is a part of.
+    pub(crate) fn array(self) -> &'a SharedArray<T> {
+        self.array
+    }
+
     /// The indices of its elements in the array.
     pub fn indices(self) -> Range<usize> {
         self.start..self.start + self.len

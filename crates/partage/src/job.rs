@@ -2,6 +2,7 @@
 
 use crate::am::{Counters, in_handler};
 use crate::array::Arrays;
+use crate::coll::{Engine, Table};
 use crate::domain::Arbiter;
 use crate::error::{Error, Result};
 use crate::fail;
@@ -52,6 +53,18 @@ pub struct Job {
     all: Team,
 }
 
+/// What a job's ranks are told by settings.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// Nothing is reached by copies.
+    pub reference: bool,
+    pub leaks: bool,
+    pub atomics: Arbiter,
+    pub table: Table,
+    /// Collectives are compared.
+    pub check: bool,
+}
+
 /// What all handles of a rank share.
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -91,6 +104,12 @@ pub(crate) struct Inner {
     pub served: Cell<u64>,
     /// Polls of events since this rank last made progress for one.
     pub polls: Cell<u32>,
+    /// What runs collectives.
+    pub engine: Engine,
+    /// Which algorithms they take.
+    pub table: Table,
+    /// Are they compared?
+    pub check: bool,
 }
 
 /// Puts, gets and atomics over active messages.
@@ -120,11 +139,18 @@ impl Inner {
     /// Serves others: handlers' messages, remote calls, results.
     #[inline(always)]
     pub fn progress(self: &Rc<Self>) -> bool {
-        let served = self.seat.serve(self.calls.has_more(), || self.serve_calls() | self.serve_desk());
+        let served = self
+            .seat
+            .serve(self.calls.has_more(), || self.serve_calls() | self.serve_desk() | self.serve_collectives());
         if served {
             self.served.set(self.served.get().wrapping_add(1));
         }
         served
+    }
+
+    #[inline(always)]
+    fn serve_collectives(self: &Rc<Self>) -> bool {
+        !self.engine.is_idle() && self.engine.serve(self)
     }
 
     /// A wait whose result is needed, in a destructor, while the job ends: there is none to return, and no second panic to
@@ -419,7 +445,8 @@ impl Deref for Job {
 }
 
 impl Job {
-    pub(crate) fn new(seat: Seat, rank: usize, reference: bool, leaks: bool, atomics: Arbiter) -> Job {
+    pub(crate) fn new(seat: Seat, rank: usize, options: &Options) -> Job {
+        let Options { reference, leaks, atomics, check, ref table } = *options;
         let node = seat.node();
         let (size, serial) = (node.ranks().count(), node.serial());
         let [reach, guarded] = [Half::Open, Half::Guarded].map(|half| {
@@ -429,6 +456,7 @@ impl Job {
         let semaphores = if reference { node.semaphores().nothing() } else { node.semaphores().clone() };
         let mailboxes = if reference { node.mailboxes().nothing() } else { node.mailboxes().clone() };
         let desk = Arc::new(Desk::new(node.clone(), Rank(rank as u32), reference));
+        let engine = Engine::new(&seat, &guarded, rank).expect("room for a desk in a segment that was just made");
         let inner = Inner {
             rank: Rank(rank as u32),
             size,
@@ -453,6 +481,9 @@ impl Job {
             atomics,
             served: Cell::new(0),
             polls: Cell::new(0),
+            engine,
+            table: table.clone(),
+            check,
         };
         Job::of(Rc::new(inner))
     }

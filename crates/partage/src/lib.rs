@@ -31,6 +31,7 @@ pub mod array;
 #[deny(unsafe_code)]
 pub mod atomic;
 pub mod block;
+pub mod coll;
 #[deny(unsafe_code)]
 pub mod domain;
 #[deny(unsafe_code)]
@@ -81,6 +82,7 @@ pub use start::{Launch, Outcome, run, test};
 pub mod prelude {
     pub use crate::array::{SharedArray, SharedSlice};
     pub use crate::block::BlockPtr;
+    pub use crate::coll::{In, Out};
     pub use crate::job::{Distance, Job};
     pub use crate::lock::{Guard, MutexPtr, Mutexes};
     pub use crate::mailbox::{Address, Mailbox};

@@ -122,6 +122,8 @@ pub(crate) struct Calls {
     waiting: RefCell<VecDeque<Waiting>>,
     /// Has an object become free since they were looked at, or may calls be run again?
     retry: Cell<bool>,
+    /// Is there something to do that is not a call: collectives that were started?
+    other: Cell<bool>,
     /// The next call, or the next result, whose pieces have not all come; nothing overtakes them.
     call_in_pieces: Cell<Option<(usize, u16, Head)>>,
     result_in_pieces: Cell<Option<(usize, u32)>>,
@@ -239,8 +241,13 @@ impl Calls {
     /// Is there something to do besides what arrives?
     #[inline(always)]
     pub fn has_more(&self) -> bool {
-        let waits = self.kept.get() | self.results_bytes.get() as u64 | u64::from(self.retry.get());
+        let waits = self.kept.get() | self.results_bytes.get() as u64 | u64::from(self.retry.get() | self.other.get());
         waits != 0 || self.call_in_pieces.get().is_some() || self.result_in_pieces.get().is_some()
+    }
+
+    /// Something that is not a call is to be done whenever others are served, or is no longer.
+    pub fn set_other(&self, is: bool) {
+        self.other.set(is);
     }
 
     /// Is no call kept back?

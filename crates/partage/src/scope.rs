@@ -20,6 +20,7 @@
 //! ```
 
 use crate::Job;
+use crate::coll::Task;
 use crate::job::Inner;
 use crate::ptr::GlobalPtr;
 use crate::rpc::Pend;
@@ -68,6 +69,8 @@ enum State<R> {
     Far(Transfer, R),
     /// Into or out of memory that comes with it.
     Owned(Owned<R>),
+    /// A collective.
+    Collective(Rc<Inner>, Rc<Task>, R),
     Taken,
 }
 
@@ -215,7 +218,9 @@ struct Completed<'j>(&'j Job, Site);
 
 impl Drop for Completed<'_> {
     fn drop(&mut self) {
-        self.0.all().inner.complete_far(self.1);
+        let inner = &self.0.all().inner;
+        inner.engine.complete_all(inner);
+        inner.complete_far(self.1);
     }
 }
 
@@ -262,7 +267,9 @@ impl<'s, 'env> Scope<'s, 'env> {
     /// Completes everything started so far in this scope.
     #[track_caller]
     pub fn wait_all(&'s self) {
-        self.job.all().inner.complete_far(Site::here("wait_all"));
+        let inner = &self.job.all().inner;
+        inner.engine.complete_all(inner);
+        inner.complete_far(Site::here("wait_all"));
         self.job.fence();
     }
 }
@@ -404,6 +411,11 @@ impl<R> Event<'_, R> {
         })
     }
 
+    /// Of a collective that was started, with memory that a scope borrows.
+    pub(crate) fn collective(inner: Rc<Inner>, task: Rc<Task>, value: R) -> Self {
+        Self::of(State::Collective(inner, task, value))
+    }
+
     pub(crate) fn call(pend: Pend<R>) -> Self {
         Self::of(State::Call(pend))
     }
@@ -437,6 +449,10 @@ impl<R> Event<'_, R> {
                 owned.transfer.complete();
                 owned.take()
             }
+            State::Collective(inner, task, value) => {
+                inner.engine.complete(&inner, &task);
+                value
+            }
             State::Taken => panic!("wait: this event was already polled to its end"),
         }
     }
@@ -448,6 +464,7 @@ impl<R> Event<'_, R> {
             State::Call(pend) => pend.test(),
             State::Asked(asked) => asked.slot.test(),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.test(),
+            State::Collective(inner, task, _) => task.is_done() || (inner.progress() && task.is_done()),
             _ => true,
         }
     }
@@ -460,6 +477,7 @@ impl<R> Event<'_, R> {
             State::Call(pend) => pend.is_done(),
             State::Asked(asked) => asked.slot.is_done(),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.is_complete(),
+            State::Collective(_, task, _) => task.is_done(),
             State::Ready(_) | State::Taken => true,
         }
     }
@@ -477,6 +495,7 @@ impl<R> Future for Event<'_, R> {
             State::Call(pend) => pend.test(),
             State::Asked(asked) => test(&asked.slot.inner),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => test(&transfer.inner),
+            State::Collective(inner, ..) => test(inner),
             State::Ready(_) | State::Taken => true,
         };
         if !complete {
@@ -487,7 +506,7 @@ impl<R> Future for Event<'_, R> {
             State::Ready(value) => Poll::Ready(value),
             State::Call(pend) => Poll::Ready(pend.take()),
             State::Asked(Asked { slot, with, read }) => Poll::Ready(read(slot.value(), with)),
-            State::Far(_, value) => Poll::Ready(value),
+            State::Far(_, value) | State::Collective(_, _, value) => Poll::Ready(value),
             State::Owned(mut owned) => Poll::Ready(owned.take()),
             State::Taken => panic!("this event was already polled to its end"),
         }

@@ -1,5 +1,6 @@
 //! Every `PARTAGE_*` variable, in one table: what `partage info` prints, what start-up reads, what is warned about.
 
+use crate::coll::Table;
 use crate::domain::Arbiter;
 use crate::{Error, Result};
 use partage_conduit::ofi::signal::Ways;
@@ -19,7 +20,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 22] = [
+const TABLE: [(&str, &str, &str); 24] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -60,6 +61,12 @@ const TABLE: [(&str, &str, &str); 22] = [
         "auto",
         "how signals go to other nodes: auto (long ones by data where the network can), message, data (else an error), or fifo",
     ),
+    (
+        "PARTAGE_COLL",
+        "the built-in table",
+        "which algorithms collectives take, before the built-in table is asked, e.g. broadcast:0-4k:flat;4k-:tree2",
+    ),
+    ("PARTAGE_CHECK", "0", "1: ranks compare their collectives, as they always do in debug builds"),
     ("PARTAGE_LIBFABRIC", "libfabric.so.1", "the library between nodes"),
     ("PARTAGE_PROTOCOL", "none", "set by `partage run`: the version of its protocol"),
 ];
@@ -78,6 +85,11 @@ pub fn all() -> Vec<Setting> {
 /// `PARTAGE_TIMEOUT` and `PARTAGE_HANG_AFTER`, for launchers that have no option for them.
 pub fn limits() -> Result<(Option<Duration>, Option<Duration>)> {
     Settings::read().map(|s| (s.timeout, s.hang_after))
+}
+
+/// `PARTAGE_COLL` and the built-in table.
+pub fn collectives() -> Result<Table> {
+    Settings::read().map(|s| s.table)
 }
 
 /// `PARTAGE_SIGNAL`.
@@ -114,6 +126,8 @@ pub(crate) struct Settings {
     pub no_progress_thread: bool,
     pub atomics: Arbiter,
     pub signals: Ways,
+    pub table: Table,
+    pub check: bool,
     pub hang_after: Option<Duration>,
     pub timeout: Option<Duration>,
     pub test_procs: Option<Option<usize>>,
@@ -191,6 +205,14 @@ impl Settings {
                 Some(3) => Ways::Fifo,
                 _ => Ways::Auto,
             },
+            table: match get("PARTAGE_COLL") {
+                None => Table::default(),
+                Some(v) => match v.parse::<Table>() {
+                    Ok(table) => table.over(Table::default()),
+                    Err(why) => return Err(Error::config(format!("PARTAGE_COLL: {why}"))),
+                },
+            },
+            check: one_of("PARTAGE_CHECK", &["0", "1"])?.map_or(cfg!(debug_assertions), |i| i == 1),
             hang_after: seconds("PARTAGE_HANG_AFTER")?,
             timeout: seconds("PARTAGE_TIMEOUT")?,
             test_procs,

@@ -46,6 +46,7 @@ use crate::scope::{Event, Scope, Transfer};
 use crate::team::Rank;
 use bytemuck::{Pod, Zeroable};
 use partage_conduit::contract::{At, Conduit, Half, Outside};
+use partage_conduit::copy;
 use partage_conduit::ofi::{self, rma::Started};
 use partage_conduit::record::Site;
 use partage_conduit::shm::am::Reference;
@@ -665,16 +666,44 @@ impl Inner {
     /// # Safety
     /// `src` is not given back or written to before what was started is complete.
     pub(crate) unsafe fn start_notice(&self, site: Site, at: At, src: &[u8], notice: Notice) -> Option<Started> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.start_notice_raw(site, at, src.as_ptr(), src.len(), notice) }
+    }
+
+    /// The same of bytes that may be shared.
+    ///
+    /// # Safety
+    /// `src..src + len` can be read until what was started is complete.
+    pub(crate) unsafe fn start_notice_raw(
+        &self,
+        site: Site,
+        at: At,
+        src: *const u8,
+        len: usize,
+        notice: Notice,
+    ) -> Option<Started> {
         self.signals_sent.set(true);
         let done = match self.reference.is_forced() {
             true => {
                 self.reference.count(|c| c.reference_signals += 1);
-                Reference(&self.seat).signal(site, at, src, notice).map(|()| Started::default())
+                let mut bytes = vec![0; len];
+                // SAFETY: the caller's promise, and a vector of its own.
+                unsafe { copy::between(bytes.as_mut_ptr(), src, len) };
+                Reference(&self.seat).signal(site, at, &bytes, notice).map(|()| Started::default())
             }
             // SAFETY: passed on to the caller.
-            false => unsafe { ofi::signal::start(&self.seat, site, at, src.as_ptr(), src.len(), notice) },
+            false => unsafe { ofi::signal::start(&self.seat, site, at, src, len, notice) },
         };
         self.unless_outside(done)
+    }
+
+    /// Sends bytes to a place that is not reached by a copy, and a notice. They may be used again when this returns.
+    pub(crate) fn send_notice(&self, site: Site, at: At, src: &[u8], notice: Notice) {
+        // SAFETY: `src` is borrowed until this returns, which is when it is complete.
+        let started = unsafe { self.start_notice(site, at, src, notice) }.expect("memory of a lane or a desk");
+        if !started.is_empty() {
+            self.complete_transfer(site, &started);
+        }
     }
 
     #[track_caller]

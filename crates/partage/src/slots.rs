@@ -749,13 +749,4 @@ impl Inner {
             !all
         });
     }
-
-    /// Sends bytes to a place of another rank, and a notice. They may be used again when this returns.
-    fn send_notice(&self, site: Site, at: At, src: &[u8], notice: Notice) {
-        // SAFETY: `src` is borrowed until this returns, which is when it is complete.
-        let started = unsafe { self.start_notice(site, at, src, notice) }.expect("memory of a lane");
-        if !started.is_empty() {
-            self.complete_transfer(site, &started);
-        }
-    }
 }

@@ -10,7 +10,7 @@ use crate::domain::Arbiter;
 use crate::error::{Error, Result};
 use crate::fail::{self, Unwound};
 use crate::image;
-use crate::job::Job;
+use crate::job::{Job, Options};
 use crate::launcher;
 use crate::settings::{self, Settings};
 use crate::watch::Watch;
@@ -180,10 +180,15 @@ impl Launch {
         };
         let watching = watching.start(node.clone());
         let fate = if processes > 1 { Fate::Exit } else { fate };
-        let (reference, leaks, atomics) = (settings.reference, settings.leaks, settings.atomics);
+        let options = Options {
+            reference: settings.reference,
+            leaks: settings.leaks,
+            atomics: settings.atomics,
+            table: settings.table.clone(),
+            check: settings.check,
+        };
         let serving = Serving::start(&node).map_err(Error::start)?;
-        let crew =
-            Crew { node: node.clone(), site, fate, reference, leaks, atomics, body, first_failure: Arc::default() };
+        let crew = Crew { node: node.clone(), site, fate, options, body, first_failure: Arc::default() };
         let results = crew.work();
         if node.net().is_some() && crew.first_failure.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
             // What this process sent last may not have left it, and others may still need it to.
@@ -274,9 +279,7 @@ struct Crew<'f, F> {
     node: Arc<Node>,
     site: Site,
     fate: Fate,
-    reference: bool,
-    leaks: bool,
-    atomics: Arbiter,
+    options: Options,
     body: &'f F,
     first_failure: Arc<Mutex<Option<String>>>,
 }
@@ -315,7 +318,7 @@ impl<F> Crew<'_, F> {
             first_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(line.into());
             node.abort(fail::PANICKED as u32);
         });
-        let job = Job::new(self.node.seat(r), r, self.reference, self.leaks, self.atomics);
+        let job = Job::new(self.node.seat(r), r, &self.options);
         // A rank that starts late, when the job has been aborted, finds out at its first wait.
         let result = catch_unwind(AssertUnwindSafe(|| {
             let result = (self.body)(&job);

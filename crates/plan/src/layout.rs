@@ -385,6 +385,27 @@ impl Spread {
         self.part(member).len
     }
 
+    /// How many elements of a member's part have a smaller index than `i`: where its share of what begins there begins.
+    pub fn part_before(&self, member: usize, i: usize) -> usize {
+        let len = self.part_len(member);
+        match i {
+            0 => 0,
+            _ if i >= self.len => len,
+            // A part is ascending.
+            _ => {
+                let (mut low, mut high) = (0, len);
+                while low < high {
+                    let middle = low.midpoint(high);
+                    match self.global(member, middle) {
+                        Some(global) if global < i => low = middle + 1,
+                        _ => high = middle,
+                    }
+                }
+                low
+            }
+        }
+    }
+
     /// How many elements the member has that has most.
     pub fn largest_part(&self) -> usize {
         // Every layout fills blocks and tiles from the first, and deals to the first member first.

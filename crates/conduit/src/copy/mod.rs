@@ -88,6 +88,23 @@ pub unsafe fn write(to: *mut u8, from: *const u8, len: usize) {
     unsafe { if len == 64 { arch::copy_64(to, from) } else { arch::copy(to, from, len) } }
 }
 
+/// Copies `len` bytes from one place to another, either of which may be shared.
+///
+/// # Safety
+/// Both are mapped and do not overlap. No reference exists to one that is shared; the other, if it is private, can be read or
+/// written.
+#[inline(always)]
+pub unsafe fn between(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: passed on to the caller; words are aligned, as was tested.
+    unsafe {
+        match len {
+            8 if (to.addr() | from.addr()).is_multiple_of(8) => arch::store_8(to, arch::load_8(from)),
+            64 => arch::copy_64(to, from),
+            _ => arch::copy(to, from, len),
+        }
+    }
+}
+
 /// Runs of bytes at one distance on either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Runs {

@@ -147,7 +147,7 @@ impl Node {
         p.addr().is_multiple_of(shape.align).then_some(p)
     }
 
-    fn bell_of(&self, rank: u32) -> *const Bell {
+    pub(super) fn bell_of(&self, rank: u32) -> *const Bell {
         self.mail.peers[self.ranks.near(rank as usize)].bell()
     }
 }

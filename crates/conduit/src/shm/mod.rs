@@ -9,6 +9,7 @@
 
 pub mod am;
 pub mod atomic;
+pub mod coll;
 pub mod control;
 pub mod lane;
 pub mod letters;

@@ -166,10 +166,21 @@ impl Table {
 
     /// The algorithm for blocks of so many bytes.
     pub fn choose(&self, op: OpKind, setting: &Setting, bytes: usize) -> &Algorithm {
+        self.choose_if(op, setting, bytes, |_| true)
+    }
+
+    /// The same of those that whoever runs it can run. It can run the last resort.
+    pub fn choose_if(
+        &self,
+        op: OpKind,
+        setting: &Setting,
+        bytes: usize,
+        can: impl Fn(&Algorithm) -> bool,
+    ) -> &Algorithm {
         let entries = self.entries.iter().filter(|e| e.op.is_none_or(|o| o == op));
         let rules = entries.filter(|e| e.when.iter().all(|c| c.holds(setting))).flat_map(|e| &e.rules);
         let mut long = rules.filter(|r| r.from <= bytes && r.to.is_none_or(|to| bytes <= to));
-        match long.find(|r| r.algorithm.fits(op, setting)) {
+        match long.find(|r| r.algorithm.fits(op, setting) && can(&r.algorithm)) {
             Some(rule) => &rule.algorithm,
             None if PUSH.fits(op, setting) && (setting.source, setting.dest) != (Kind::Shared, Kind::Private) => &PUSH,
             None => &PULL,

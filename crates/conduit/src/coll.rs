@@ -1,0 +1,308 @@
+//! What ranks tell each other in collectives: counts, letters, arrivals. Where they lie is [`crate::shm::coll`]'s business.
+//!
+//! A collective in flight has one of [`CONTEXTS`] *contexts*. In each, a rank has for each other rank an [`Inlet`], to which only that
+//! one writes: three counts of signals, and one letter, which is a message that fits a cache line. Nothing is ever reset: counts
+//! grow, and letters are numbered.
+//!
+//! All ranks of a node share a [`Hall`] for each context: how often somebody has arrived, and how often all were released.
+//!
+//! # Who may touch what
+//! * A count has one writer. A letter's bytes are the writer's from when its reader has counted the letter before as taken until
+//!   the number is stored, and the reader's from when it has seen the number until it counts.
+//! * Arrivals are one number for all ranks, so it says something only if nobody arrives twice before all have once:
+//!   who arrives for the n-th time knows that all have arrived n - 1 times.
+//!
+//! # Memory ordering
+//! Storing a count or a number releases, looking at it acquires: what was written before a signal is there for who has seen it, and what was
+//! read before a letter was counted as taken has been read when its place is written again. An arrival does both, so
+//! that whoever sees all arrivals sees what all did before. Whoever has stored makes a full fence and looks at bells (see
+//! [`crate::wait`]).
+
+#[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+use crate::sync::full_fence;
+use crate::sync::{AtomicU64, Ordering::*, Plain};
+
+/// How many collectives of a team may overlap.
+pub const CONTEXTS: usize = 16;
+/// Words of a letter.
+pub const WORDS: usize = 7;
+/// Bytes of a letter.
+pub const LETTER: usize = 8 * WORDS;
+
+/// A number that grows, with one writer.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(transparent))]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// What it is.
+    #[inline(always)]
+    pub fn get(&self) -> u64 {
+        self.0.load(Acquire)
+    }
+
+    /// Makes it larger, after which there is a full fence: whoever called this may look at the reader's bell.
+    #[inline(always)]
+    pub fn raise(&self, to: u64) {
+        // On x86-64 the locked exchange is the fence too.
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        self.0.swap(to, AcqRel);
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        {
+            self.0.store(to, Release);
+            full_fence();
+        }
+    }
+}
+
+/// A message and its number, in one line.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C, align(64)))]
+pub struct Letter {
+    /// Which one it is, from 1.
+    pub number: Count,
+    words: [Plain; WORDS],
+}
+
+impl Letter {
+    /// Where its words begin.
+    #[cfg(not(loom))]
+    pub const WORDS_AT: usize = std::mem::offset_of!(Letter, words);
+
+    /// Writes it; the reader's bell may be looked at then. The one before has been taken.
+    #[inline(always)]
+    pub fn write(&self, words: &[u64], number: u64) {
+        self.words.iter().zip(words).for_each(|(to, &word)| to.set(word));
+        self.number.raise(number);
+    }
+
+    /// Reads it. Its number was seen.
+    #[inline(always)]
+    pub fn read(&self, words: &mut [u64]) {
+        self.words.iter().zip(words).for_each(|(from, word)| *word = from.get());
+    }
+}
+
+/// What one rank tells another in one context.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C, align(128)))]
+pub struct Told {
+    /// The letter.
+    pub letter: Letter,
+    /// Counts of signals, by kind.
+    pub signals: Signals,
+}
+
+/// Counts of the three kinds of signals.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C, align(64)))]
+pub struct Signals(pub [Count; 3]);
+
+/// What one rank tells another.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C, align(128)))]
+pub struct Inlet {
+    /// How many letters of the other were taken, by context. All are in two lines, which the other seldom looks at.
+    pub taken: [Count; CONTEXTS],
+    /// By context.
+    pub told: [Told; CONTEXTS],
+}
+
+/// Something in lines of its own.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C, align(128)))]
+pub struct Apart<T>(pub T);
+
+/// Where the ranks of a node meet in one context.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C))]
+pub struct Hall {
+    arrivals: Apart<AtomicU64>,
+    /// Of the ranks of this node only, where there are others.
+    here: Apart<AtomicU64>,
+    released: Apart<Count>,
+}
+
+impl Hall {
+    /// `n` arrivals more; how many there were before. There is a full fence after it.
+    #[inline(always)]
+    pub fn arrive(&self, n: u64) -> u64 {
+        let before = self.arrivals.0.fetch_add(n, AcqRel);
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        full_fence();
+        before
+    }
+
+    /// An arrival of a rank of this node, of which others are told when all its ranks have; how many there were before.
+    pub fn arrive_here(&self) -> u64 {
+        self.here.0.fetch_add(1, AcqRel)
+    }
+
+    /// How many arrivals there were.
+    #[inline(always)]
+    pub fn arrivals(&self) -> u64 {
+        self.arrivals.0.load(Acquire)
+    }
+
+    /// Releases all for the n-th time. There is a full fence after it.
+    #[inline(always)]
+    pub fn release(&self, n: u64) {
+        self.released.0.raise(n);
+    }
+
+    /// How often all were released.
+    #[inline(always)]
+    pub fn released(&self) -> u64 {
+        self.released.0.get()
+    }
+}
+
+/// Where a rank is told something by one that it does not know: how often, and the sum of what was said, in one word.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C, align(128)))]
+pub struct Claims(AtomicU64);
+
+/// How many claims there were, and what the one said, if it was one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Claimed {
+    /// How many.
+    pub times: u32,
+    /// The sum of what they said.
+    pub said: u32,
+}
+
+impl Claims {
+    /// What is added by one who says this.
+    pub fn saying(what: u32) -> u64 {
+        1 << 32 | u64::from(what)
+    }
+
+    /// Says it. There is a full fence after it.
+    #[inline(always)]
+    pub fn claim(&self, what: u32) {
+        self.0.fetch_add(Claims::saying(what), AcqRel);
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        full_fence();
+    }
+
+    /// Its value now, of which the next one's is the difference.
+    #[inline(always)]
+    pub fn value(&self) -> u64 {
+        self.0.load(Acquire)
+    }
+
+    /// What was said since its value was that.
+    #[inline(always)]
+    pub fn since(&self, before: u64) -> Claimed {
+        let more = self.value().wrapping_sub(before);
+        Claimed { times: (more >> 32) as u32, said: more as u32 }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_apart() {
+        assert_eq!((size_of::<Letter>(), size_of::<Signals>(), size_of::<Told>()), (64, 64, 128));
+        assert_eq!((size_of::<Inlet>(), size_of::<Hall>(), size_of::<Claims>()), (128 + 128 * CONTEXTS, 384, 128));
+    }
+
+    #[test]
+    fn claims_are_counted() {
+        let claims = Claims::default();
+        let before = claims.value();
+        claims.claim(7);
+        assert_eq!(claims.since(before), Claimed { times: 1, said: 7 });
+        let before = claims.value();
+        claims.claim(3);
+        claims.claim(9);
+        assert_eq!(claims.since(before), Claimed { times: 2, said: 12 });
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::wait::testing::Sleeper;
+    use loom::sync::Arc;
+
+    #[derive(Default)]
+    struct Two {
+        letter: Letter,
+        taken: Count,
+        hall: Hall,
+        sleepers: [Sleeper; 2],
+        data: [Plain; 2],
+    }
+
+    /// Two letters to one place, each read before the next is written; either side may sleep.
+    #[test]
+    fn loom_letters_are_read_before_they_are_written_again() {
+        loom::model(|| {
+            let all = Arc::new(Two::default());
+            let reader = all.clone();
+            let thread = loom::thread::spawn(move || {
+                for n in 1..=2 {
+                    reader.sleepers[1].until(|| reader.letter.number.get() >= n);
+                    let mut words = [0];
+                    reader.letter.read(&mut words);
+                    assert_eq!(words, [10 + n]);
+                    reader.taken.raise(n);
+                    reader.sleepers[0].bell.ring_after_fence();
+                }
+            });
+            for n in 1..=2 {
+                all.sleepers[0].until(|| all.taken.get() >= n - 1);
+                all.letter.write(&[10 + n], n);
+                all.sleepers[1].bell.ring_after_fence();
+            }
+            thread.join().unwrap();
+        });
+    }
+
+    /// The last to arrive touches what both wrote, and releases; who was released touches it again.
+    #[test]
+    fn loom_the_last_to_arrive_has_it_all() {
+        loom::model(|| {
+            let all = Arc::new(Two::default());
+            let run = |all: &Two, me: usize| {
+                all.data[me].set(1);
+                if all.hall.arrive(1) == 1 {
+                    let sum = all.data[0].get() + all.data[1].get();
+                    assert_eq!(sum, 2);
+                    all.data.iter().for_each(|d| d.set(sum));
+                    all.hall.release(1);
+                    all.sleepers.iter().for_each(|s| s.bell.ring_after_fence());
+                } else {
+                    all.sleepers[me].until(|| all.hall.released() >= 1);
+                }
+                assert_eq!(all.data[me].get(), 2);
+            };
+            let other = all.clone();
+            let thread = loom::thread::spawn(move || run(&other, 1));
+            run(&all, 0);
+            thread.join().unwrap();
+        });
+    }
+
+    /// What was done before arriving is there for who has seen that all have arrived.
+    #[test]
+    fn loom_who_meets_sees_what_all_did() {
+        loom::model(|| {
+            let all = Arc::new(Two::default());
+            let run = |all: &Two, me: usize| {
+                all.data[me].set(5);
+                all.hall.arrive(1);
+                all.sleepers[1 - me].bell.ring_after_fence();
+                all.sleepers[me].until(|| all.hall.arrivals() >= 2);
+                assert_eq!(all.data[1 - me].get(), 5);
+            };
+            let other = all.clone();
+            let thread = loom::thread::spawn(move || run(&other, 1));
+            run(&all, 0);
+            thread.join().unwrap();
+        });
+    }
+}

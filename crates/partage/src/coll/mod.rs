@@ -1,0 +1,555 @@
+//! Collectives on buffers: `job.gather(&mine).to(&mut all).run()`; and on one value of each rank: `job.value(x).gather_all()`.
+//!
+//! `&` is a source, `&mut` a destination or, without `.to`, both: in place. A buffer is memory of one's own (`[T]`, `Vec<T>`, `[T; N]`) or a
+//! shared array ([`SharedArray`], or a slice of one): then a rank's block is its part. All ranks make the same call, with the
+//! same kinds of buffers.
+//!
+//! With blocks of n elements, on P ranks:
+//!
+//! | | source | destination | effect | n is |
+//! |---|---|---|---|---|
+//! | [`broadcast`](Team::broadcast) | n at the root | n | all have what the root has | the destination's length |
+//! | [`scatter`](Team::scatter) | n·P at the root | n | rank k has block k | the destination's length |
+//! | [`gather`](Team::gather) | n | n·P at the root | block k is of rank k | the source's length |
+//! | [`gather_all`](Team::gather_all) | n | n·P | the same on all ranks | the source's length |
+//! | [`exchange`](Team::exchange) | n·P | n·P | block k is of rank k, where it was that of this rank | the source's length / P |
+//! | [`permute`](Team::permute) | n | n | each has the block of the rank that sends to it | the source's length |
+//!
+//! What only the root has is ignored elsewhere. A `Vec` as the destination of the last four is made as long as it must be. In place,
+//! the block that stays is where it must be: a root's own block of a gather at its place among the others.
+//!
+//! # Sync modes
+//! [`In`] says when data may be touched, [`Out`] when a rank may return ([`Collective::sync`]); the default is `All`, `All`, which is as if there
+//! were a barrier before and after. Memory of one's own is never touched outside of the call, so `No` means `My` there.
+//!
+//! ```
+//! use partage::prelude::*;
+//! partage::test(4, |job| {
+//!     let me = job.rank().0;
+//!     let mut all = vec![];
+//!     job.gather_all(&[me, 10 * me]).to(&mut all).run();
+//!     assert_eq!(all, [0, 0, 1, 10, 2, 20, 3, 30]);
+//!
+//!     // On shared arrays, from the last rank, with no more waiting than the data ask for.
+//!     let a = job.array::<u64>(Layout::on(3, 8)).unwrap();
+//!     let mut b = job.array::<u64>(Layout::per_rank(2)).unwrap();
+//!     a.my_indices().for_each(|i| a.put(i, i as u64));
+//!     job.scatter(&a).root(TeamRank(3)).to(&mut b).sync(In::My, Out::My).run();
+//!     assert_eq!(b.own(|mine| mine.to_vec()), [2 * u64::from(me), 2 * u64::from(me) + 1]);
+//! });
+//! ```
+
+mod buffer;
+mod choice;
+mod engine;
+mod value;
+
+pub use buffer::{Buffer, BufferMut, Dest, NeedsTo, Ready, Source};
+pub(crate) use engine::{Engine, Task};
+pub use partage_plan::coll::{Algorithm, In, Out, Table};
+pub use value::Value;
+
+#[cfg(doc)]
+use crate::array::SharedArray;
+use crate::scope::{Event, Scope};
+use crate::team::{Team, TeamRank};
+use buffer::{Side, What};
+use bytemuck::Pod;
+use choice::{Call, Key, UNKNOWN};
+use engine::Base;
+use partage_conduit::record::Site;
+use partage_plan::coll::{Kind, OpKind};
+use std::cell::OnceCell;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// A collective that is described. Root 0, [`In::All`], [`Out::All`] and the algorithm of the table, if nothing else is said.
+#[must_use = "a collective does nothing until `run`, `start` or `plan`"]
+#[derive(Debug)]
+pub struct Collective<'a, T, State> {
+    team: &'a Team,
+    op: OpKind,
+    source: Side<'a, T>,
+    dest: Option<Side<'a, T>>,
+    /// The root; of a permutation where this rank's block goes.
+    root: TeamRank,
+    sync: (In, Out),
+    algorithm: Option<Algorithm>,
+    /// What it must be like.
+    fixed: Option<Key>,
+    _state: PhantomData<State>,
+}
+
+impl Team {
+    /// All ranks have what the root has.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let mut x = [job.rank().0, 5];
+    ///     job.broadcast(&mut x).root(TeamRank(2)).run();
+    ///     assert_eq!(x, [2, 5]);
+    /// });
+    /// ```
+    pub fn broadcast<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
+        Collective::new(self, OpKind::Broadcast, source)
+    }
+
+    /// Each rank has its block of what the root has.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let all = if job.rank().0 == 0 { vec![10, 11, 20, 21, 30, 31] } else { vec![] };
+    ///     let mut mine = [0; 2];
+    ///     job.scatter(&all).to(&mut mine).run();
+    ///     assert_eq!(mine[1], 11 + 10 * job.rank().0);
+    /// });
+    /// ```
+    pub fn scatter<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
+        Collective::new(self, OpKind::Scatter, source)
+    }
+
+    /// The root has a block of each rank.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let mut all = vec![];
+    ///     job.gather(&[job.rank().0]).root(TeamRank(1)).to(&mut all).run();
+    ///     assert_eq!(all, if job.rank().0 == 1 { vec![0, 1, 2] } else { vec![] });
+    /// });
+    /// ```
+    pub fn gather<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
+        Collective::new(self, OpKind::Gather, source)
+    }
+
+    /// All ranks have a block of each.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let mut all = [0; 3];
+    ///     all[job.rank().index()] = job.rank().0 * job.rank().0;
+    ///     job.gather_all(&mut all).run();                              // in place
+    ///     assert_eq!(all, [0, 1, 4]);
+    /// });
+    /// ```
+    pub fn gather_all<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
+        Collective::new(self, OpKind::GatherAll, source)
+    }
+
+    /// Each rank has from each a block of its own: a transposition.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let me = job.rank().0;
+    ///     let mut columns = vec![];
+    ///     job.exchange(&[10 * me, 10 * me + 1, 10 * me + 2]).to(&mut columns).run();
+    ///     assert_eq!(columns, [me, 10 + me, 20 + me]);
+    /// });
+    /// ```
+    pub fn exchange<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
+        Collective::new(self, OpKind::Exchange, source)
+    }
+
+    /// My block goes to `to`, and each rank has that of the one rank that sends to it.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let mut come = [0];
+    ///     job.permute(&[job.rank().0], TeamRank(job.neighbor(1).0)).to(&mut come).run();
+    ///     assert_eq!(come, [job.neighbor(-1).0]);
+    /// });
+    /// ```
+    pub fn permute<'a, S: Source<'a>>(&'a self, source: S, to: TeamRank) -> Collective<'a, S::Item, S::State> {
+        Collective { root: to, ..Collective::new(self, OpKind::Permute, source) }
+    }
+
+    /// Collectives on one value of each rank.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| assert_eq!(job.value(job.rank()).gather_all(), [Rank(0), Rank(1), Rank(2)]));
+    /// ```
+    pub fn value<T: Pod>(&self, value: T) -> Value<'_, T> {
+        Value::new(self, value)
+    }
+}
+
+impl<'a, T: Pod, State> Collective<'a, T, State> {
+    fn new<S: Source<'a, Item = T>>(team: &'a Team, op: OpKind, source: S) -> Collective<'a, T, State> {
+        Collective {
+            team,
+            op,
+            source: source.into_side(),
+            dest: None,
+            root: TeamRank(0),
+            sync: (In::All, Out::All),
+            algorithm: None,
+            fixed: None,
+            _state: PhantomData,
+        }
+    }
+
+    /// Where the result goes.
+    pub fn to<D: Dest<'a, Item = T>>(self, dest: D) -> Collective<'a, T, Ready> {
+        let Collective { team, op, source, root, sync, algorithm, fixed, .. } = self;
+        let dest = Some(dest.into_side());
+        Collective { team, op, source, dest, root, sync, algorithm, fixed, _state: PhantomData }
+    }
+
+    /// The rank from which, or to which, all blocks go. (A permutation has none.)
+    pub fn root(self, root: TeamRank) -> Self {
+        let root = if self.op == OpKind::Permute { self.root } else { root };
+        Collective { root, ..self }
+    }
+
+    /// When data may be touched, and when a rank may return.
+    pub fn sync(self, before: In, after: Out) -> Self {
+        Collective { sync: (before, after), ..self }
+    }
+
+    /// An algorithm by its name ([`Algorithm`]) instead of the table's choice; the same on all ranks.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(5, |job| {
+    ///     let mut x = [job.rank().0; 100];
+    ///     job.broadcast(&mut x).algorithm("tree2:pull").run();
+    ///     assert_eq!(x, [0; 100]);
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn algorithm(self, name: &str) -> Self {
+        match name.parse() {
+            Ok(algorithm) => Collective { algorithm: Some(algorithm), ..self },
+            Err(why) => panic!("{}: {}: algorithm: {why}", self.team.inner.rank, self.op),
+        }
+    }
+}
+
+impl<'a, T: Pod> Collective<'a, T, Ready> {
+    /// Does it.
+    #[inline]
+    #[track_caller]
+    pub fn run(self) {
+        let team = self.team;
+        let site = self.site();
+        team.may_meet(|| site);
+        if let Some(task) = self.task(site) {
+            team.inner.engine.run(&team.inner, &task);
+        }
+    }
+
+    /// Starts it; it goes on whenever this rank waits for something or makes progress, and is complete when the event is.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(4, |job| {
+    ///     let (mine, mut all) = ([job.rank().0; 1000], vec![]);
+    ///     job.scope(|s| {
+    ///         let event = job.gather_all(&mine).to(&mut all).start(s);
+    ///         let busy: u64 = (0..1000).sum();
+    ///         event.wait();
+    ///         assert_eq!(busy, 499_500);
+    ///     });
+    ///     assert_eq!((all.len(), all[3999]), (4000, 3));
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn start<'s>(self, scope: &'s Scope<'s, '_>) -> Event<'s, ()>
+    where
+        'a: 's,
+    {
+        let team = self.team;
+        let site = self.site();
+        team.may_meet(|| site);
+        debug_assert!(Rc::ptr_eq(&scope.job.all().inner, &team.inner), "a rank has one job");
+        let Some(task) = self.task(site) else { return Event::ready(()) };
+        let task = Rc::new(task);
+        team.inner.engine.start(&team.inner, task.clone());
+        Event::collective(team.inner.clone(), task, ())
+    }
+
+    /// What it is like, without the buffers: to be done again and again. Nothing is done yet.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let mut x = [0; 50];
+    ///     let step = job.broadcast(&mut x).root(TeamRank(1)).plan();
+    ///     for k in 0..10 {
+    ///         x[49] = k * job.rank().0;
+    ///         step.on(&mut x).run();
+    ///         assert_eq!(x[49], k);
+    ///     }
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn plan(self) -> Plan<T> {
+        let site = self.site();
+        self.team.may_meet(|| site);
+        let (team, op, root, sync, algorithm) = (self.team, self.op, self.root, self.sync, self.algorithm);
+        let key = self.task(site).map(|task| task.key);
+        let team = Team { inner: team.inner.clone() };
+        Plan { team, op, root, sync, algorithm, key, _items: PhantomData }
+    }
+
+    #[track_caller]
+    fn site(&self) -> Site {
+        Site::here(match self.op {
+            OpKind::Broadcast => "broadcast",
+            OpKind::Scatter => "scatter",
+            OpKind::Gather => "gather",
+            OpKind::GatherAll => "gather_all",
+            OpKind::Exchange => "exchange",
+            OpKind::Permute => "permute",
+        })
+    }
+}
+
+/// A collective without its buffers: what [`Collective::plan`] gives.
+#[derive(Debug)]
+pub struct Plan<T> {
+    team: Team,
+    op: OpKind,
+    root: TeamRank,
+    sync: (In, Out),
+    algorithm: Option<Algorithm>,
+    /// Nothing: of nothing.
+    key: Option<Key>,
+    _items: PhantomData<fn(T)>,
+}
+
+impl<T: Pod> Plan<T> {
+    /// With these buffers, which are like those that it was made with.
+    pub fn on<'b, S: Source<'b, Item = T>>(&'b self, source: S) -> Collective<'b, T, S::State> {
+        let Plan { team, op, root, sync, algorithm, key, .. } = self;
+        let (root, sync, algorithm, fixed) = (*root, *sync, *algorithm, *key);
+        Collective { root, sync, algorithm, fixed, ..Collective::new(team, *op, source) }
+    }
+}
+
+/// One of a collective's buffers, on this rank.
+struct Part {
+    base: Base,
+    kind: Kind,
+    /// How many elements it has here.
+    len: usize,
+}
+
+impl<T: Pod> Collective<'_, T, Ready> {
+    /// What is to be done; nothing if there is nothing.
+    #[inline]
+    #[track_caller]
+    fn task(self, site: Site) -> Option<Task> {
+        let inner = &self.team.inner;
+        let (ranks, me, root) = (inner.size, inner.rank.index(), self.root.index());
+        if root >= ranks {
+            let what = if self.op == OpKind::Permute { "to" } else { "from root" };
+            panic!("{}: {}: {what} {root}, where there are {ranks} ranks", inner.rank, site.call);
+        }
+        let in_place = self.dest.is_none();
+        let source = self.part(&self.source.what, site);
+        let is_root = me == root;
+        let rooted = matches!(self.op, OpKind::Broadcast | OpKind::Scatter | OpKind::Gather);
+        // How many blocks a rank's buffers have.
+        let (blocks_in, blocks_out) = match self.op {
+            OpKind::Broadcast | OpKind::Permute => (1, 1),
+            OpKind::Scatter => (ranks, 1),
+            OpKind::Gather | OpKind::GatherAll => (1, ranks),
+            OpKind::Exchange => (ranks, ranks),
+        };
+        let (n, source, dest) = match &self.dest {
+            Some(dest) => {
+                let resizes = !matches!(self.op, OpKind::Broadcast | OpKind::Scatter);
+                let n = match resizes {
+                    true => self.whole("source", source.len, blocks_in, site),
+                    false => self.part(&dest.what, site).len,
+                };
+                let is_source = !rooted || self.op == OpKind::Gather || is_root;
+                let is_dest = !rooted || self.op != OpKind::Gather || is_root;
+                if let What::Vec(vec) = dest.what
+                    && is_dest
+                    && resizes
+                {
+                    // SAFETY: borrowed, and nobody else has it.
+                    unsafe { (*vec).resize(n * blocks_out, T::zeroed()) };
+                }
+                let there = self.part(&dest.what, site);
+                if is_source {
+                    self.fits("source", source.len, n, blocks_in, site);
+                }
+                if is_dest {
+                    self.fits("destination", there.len, n, blocks_out, site);
+                }
+                self.apart(dest, site);
+                (n, source, there)
+            }
+            None => {
+                let has_all = self.op != OpKind::Broadcast && self.op != OpKind::Permute && (!rooted || is_root);
+                let n = if has_all { self.whole("buffer", source.len, ranks, site) } else { source.len };
+                let dest = Part { base: source.base.clone(), ..source };
+                (n, source, dest)
+            }
+        };
+        if n == 0 || size_of::<T>() == 0 {
+            return None;
+        }
+        let mut call = Call {
+            op: self.op,
+            root: self.root.0,
+            from: UNKNOWN,
+            len: n * size_of::<T>(),
+            sync: self.sync,
+            source: source.kind,
+            dest: dest.kind,
+            in_place,
+            algorithm: 0,
+        };
+        if let Some(asked) = self.algorithm {
+            call.algorithm = self.ask(call, asked, site);
+        }
+        if in_place && matches!(self.op, OpKind::Exchange | OpKind::Permute) {
+            return Some(self.with_a_copy(call, site, source.base, n * blocks_in));
+        }
+        Some(self.plan_for(call, site, [source.base, dest.base]))
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn plan_for(&self, call: Call, site: Site, bases: [Base; 2]) -> Task {
+        let key = Key::new(call);
+        if let Some(fixed) = self.fixed
+            && fixed != key
+        {
+            self.is_not_planned(fixed, key, site);
+        }
+        let prepared = self.team.inner.prepared(&key);
+        let parts = prepared.parts;
+        // Whose block comes here in a permutation is not known yet.
+        let prepared = if call.op == OpKind::Permute { OnceCell::new() } else { OnceCell::from(prepared) };
+        Task::new(site, key, bases, parts, prepared)
+    }
+
+    #[cold]
+    #[track_caller]
+    fn is_not_planned(&self, fixed: Key, key: Key, site: Site) -> ! {
+        let me = self.team.inner.rank;
+        panic!("{me}: {}: the plan was made for {}, and this is {}", site.call, fixed.call(), key.call());
+    }
+
+    /// The number of an algorithm that was asked for, if it is one for this call.
+    #[cold]
+    #[track_caller]
+    fn ask(&self, call: Call, asked: Algorithm, site: Site) -> u16 {
+        let inner = &self.team.inner;
+        if let Some(why) = inner.refuses(&call, &asked) {
+            panic!("{}: {}: {asked} cannot be taken: {why}", inner.rank, site.call);
+        }
+        inner.engine.asked.number(asked)
+    }
+
+    /// The buffer on this rank.
+    #[inline]
+    #[track_caller]
+    fn part(&self, what: &What<T>, site: Site) -> Part {
+        let me = self.team.inner.rank.index();
+        match what {
+            What::Private(p, len) => Part { base: Base::Private(p.cast()), kind: Kind::Private, len: *len },
+            What::Vec(vec) => {
+                // SAFETY: borrowed, and nobody else has it.
+                let vec = unsafe { &mut **vec };
+                Part { base: Base::Private(vec.as_mut_ptr().cast()), kind: Kind::Private, len: vec.len() }
+            }
+            What::Shared(array, range) => {
+                // SAFETY: borrowed.
+                let array = unsafe { &**array };
+                array.check_usable(site.call);
+                let (start, spread) = (array.start, &array.spread);
+                if *range == (0..spread.len()) {
+                    return Part { base: Base::Same(start), kind: Kind::Shared, len: array.mine };
+                }
+                let Range { start: first, end } = *range;
+                let len = spread.part_before(me, end) - spread.part_before(me, first);
+                let base = Base::Share { start, spread, size: size_of::<T>(), first };
+                Part { base, kind: Kind::Shared, len }
+            }
+        }
+    }
+
+    /// The length of a block, of which so many must be there.
+    #[inline]
+    #[track_caller]
+    fn whole(&self, what: &str, len: usize, blocks: usize, site: Site) -> usize {
+        if !len.is_multiple_of(blocks) {
+            let me = self.team.inner.rank;
+            panic!(
+                "{me}: {}: the {what} has {len} elements, which are not {blocks} blocks of one length: {} too many",
+                site.call,
+                len % blocks
+            );
+        }
+        len / blocks
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn fits(&self, what: &str, len: usize, n: usize, blocks: usize, site: Site) {
+        if len != n * blocks {
+            self.does_not_fit(what, len, n, blocks, site);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn does_not_fit(&self, what: &str, len: usize, n: usize, blocks: usize, site: Site) -> ! {
+        let (me, needed) = (self.team.inner.rank, n * blocks);
+        let of = if blocks > 1 { format!(" ({blocks} blocks of {n})") } else { String::new() };
+        let by = match len < needed {
+            true => format!("{} are missing", needed - len),
+            false => format!("{} are too many; give a slice of it", len - needed),
+        };
+        panic!("{me}: {}: the {what} has {len} elements, and {needed} pass{of}: {by}", site.call);
+    }
+
+    /// Source and destination may be slices of one array, but not of the same elements.
+    #[track_caller]
+    fn apart(&self, dest: &Side<'_, T>, site: Site) {
+        if let (What::Shared(a, from), What::Shared(b, to)) = (&self.source.what, &dest.what)
+            && a == b
+            && from.start < to.end
+            && to.start < from.end
+        {
+            let me = self.team.inner.rank;
+            panic!("{me}: {}: elements {from:?} and {to:?} of one array overlap", site.call);
+        }
+    }
+
+    /// What cannot be done in place is done with a copy of the source.
+    #[cold]
+    #[track_caller]
+    fn with_a_copy(&self, mut call: Call, site: Site, base: Base, elements: usize) -> Task {
+        let len = elements * size_of::<T>();
+        let inner = &self.team.inner;
+        let from = match &base {
+            Base::Private(p) => *p,
+            shared => inner.own_table().locate(shared.at(inner.rank), len).expect("memory of this rank"),
+        };
+        let mut copy = vec![0u64; len.div_ceil(8)].into_boxed_slice();
+        // SAFETY: this rank's part of the buffer, and memory of its own.
+        unsafe { partage_conduit::copy::between(copy.as_mut_ptr().cast(), from, len) };
+        (call.source, call.in_place) = (Kind::Private, false);
+        // Nobody writes to what has not been copied yet.
+        if call.sync.0 == In::No {
+            call.sync.0 = In::My;
+        }
+        let source = Base::Private(copy.as_mut_ptr().cast());
+        self.plan_for(call, site, [source, base]).with_source(copy)
+    }
+}
