@@ -347,6 +347,35 @@ fn a_permutation_need_not_be_known() {
     assert!(count > 5_000, "{count}");
 }
 
+/// What all ranks can say of the room that each needs is enough, and nothing where none needs any.
+#[test]
+fn there_is_room() {
+    let mut count = 0;
+    for ranks in 1..=if deep() { 9 } else { 6 } {
+        let kinds = KINDS.into_iter().flat_map(|source| KINDS.map(|dest| (source, dest)));
+        let places = kinds.flat_map(|kinds| [(kinds, false), (kinds, true)]);
+        let both = |(kinds, in_place)| [shapes(ranks, 3, kinds, in_place), over_nodes(ranks, 3, kinds, in_place)];
+        for shape in places.flat_map(both).flatten().step_by(if deep() || ranks < 4 { 1 } else { 23 }) {
+            let plans = run(&shape, 0).plans;
+            let letter = |step: &Step| match step {
+                Step::Send { src, .. } => src.iter().map(|span| span.len).sum(),
+                _ => 0,
+            };
+            let longest = plans.iter().flat_map(|p| &p.steps).map(letter).max().unwrap_or(0);
+            assert!(longest <= shape.message(), "{longest} of {} of {shape:?}", shape.message());
+            let most = plans.iter().map(|p| p.scratch).max().unwrap_or(0);
+            assert!(most <= shape.scratch(), "{most} of {} of {shape:?}", shape.scratch());
+            // Elsewhere it depends on the number of ranks whether somebody passes on.
+            let direct = matches!(shape.flow, Flow::Flat | Flow::Pairwise | Flow::Xor | Flow::Leader(_) | Flow::Last);
+            let one = !shape.in_place || shape.source == shape.dest;
+            let known = direct && one && !matches!(shape.op, Op::Permute { .. });
+            assert!(!known || (most > 0) == (shape.scratch() > 0), "{} of {shape:?}", shape.scratch());
+            count += 1;
+        }
+    }
+    assert!(count > 5_000, "{count}");
+}
+
 /// A rank of a tree has few steps, however many ranks there are.
 #[test]
 fn own_steps_only() {

@@ -193,7 +193,7 @@ const PUSH: Algorithm = Algorithm { flow: Flow::Flat, way: Way::Push, pieces: 1,
 const PULL: Algorithm = Algorithm { way: Way::Pull, ..PUSH };
 
 impl Algorithm {
-    /// Does it have plans for such a call?
+    /// Does it have plans for such a call, if its shape says on which nodes ranks are?
     pub fn fits(&self, op: OpKind, setting: &Setting) -> bool {
         let Setting { ranks, sync, source, dest, in_place, .. } = *setting;
         let op = match op {
@@ -207,7 +207,7 @@ impl Algorithm {
             OpKind::Permute => Op::Permute { to: vec![Op::UNKNOWN] },
         };
         let (flow, way) = (self.flow, self.way);
-        let nodes = setting.nodes.then(|| Arc::new(Nodes::new(&[])));
+        let nodes = Some(Arc::new(Nodes::new(&[])));
         self.of(Shape { op, flow, way, sync, ranks, nodes, len: 0, stride: 0, source, dest, in_place }).fits()
     }
 }

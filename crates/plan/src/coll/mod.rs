@@ -5,6 +5,7 @@
 //! - [`ops`]: the operation, as what each rank has before and must have after.
 //! - [`flow`]: who passes which block to whom, in which order. A new algorithm is one short file there.
 //! - `lower`: how a block passes ([`Way`]), in what memory ([`Kind`]), and what that needs of [`In`] and [`Out`].
+//! - `room`: how much scratch that needs, and how long its messages are.
 //! - [`name`] and [`choice`]: what the algorithms are called, and the table that says which is taken when.
 //! - [`model`]: the checker; it decides about every order in which the steps of all ranks may happen.
 //!
@@ -27,6 +28,7 @@ mod lower;
 pub mod model;
 pub mod name;
 pub mod ops;
+mod room;
 
 use std::sync::Arc;
 

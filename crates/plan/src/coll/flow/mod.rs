@@ -17,6 +17,7 @@ mod ring;
 mod scatter_gather;
 mod tree;
 
+pub(super) use dissemination::rounds;
 pub use nodes::Nodes;
 
 use super::{Op, Shape};
