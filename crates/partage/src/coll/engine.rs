@@ -16,6 +16,7 @@
 //! Whoever touches whose memory when is what the checker of plans has decided.
 
 use super::choice::{Asked, Cache, Key, Prepared};
+use crate::fail;
 use crate::job::Inner;
 use crate::team::Rank;
 use partage_conduit::coll::{CONTEXTS, LETTER, WORDS};
@@ -47,7 +48,7 @@ pub(crate) struct Engine {
     /// How many collectives, or parts of them, were begun.
     epoch: Cell<u64>,
     contexts: Box<[Context]>,
-    words: [Words; CONTEXTS],
+    pub(super) words: [Words; CONTEXTS],
     pub prepared: RefCell<Cache>,
     pub asked: Asked,
     /// Those that were started and have not ended.
@@ -118,6 +119,8 @@ impl Base {
 pub(crate) struct Task {
     pub(super) site: Site,
     pub(super) key: Key,
+    /// Bytes of an element, and its type.
+    pub(super) element: (u32, &'static str),
     /// Nothing until the source of a permutation is known.
     pub(super) prepared: OnceCell<Rc<Prepared>>,
     /// Source and destination.
@@ -159,6 +162,7 @@ impl Task {
         Task {
             site,
             key: Key::default(),
+            element: (0, ""),
             prepared: OnceCell::new(),
             bases: [Base::Same(0), Base::Same(0)],
             _source: None,
@@ -179,6 +183,11 @@ impl Task {
 
     pub fn is_done(&self) -> bool {
         self.done.get()
+    }
+
+    /// The number of its first part.
+    pub(super) fn first(&self) -> u64 {
+        self.first.get()
     }
 
     fn epoch(&self) -> u64 {
@@ -348,6 +357,9 @@ impl Engine {
                         return Ok(false);
                     }
                 }
+                if inner.check && part == 0 {
+                    self.sign(inner, task);
+                }
                 place.begun.set(true);
             }
             let prepared = match task.prepared.get() {
@@ -373,6 +385,9 @@ impl Engine {
             }
             self.ended(context, plan);
             if part + 1 == prepared.parts {
+                if inner.check {
+                    self.compare(task);
+                }
                 task.done.set(true);
                 return Ok(true);
             }
@@ -401,11 +416,34 @@ impl Engine {
         step: Option<&Step>,
         ready: impl Fn() -> bool + Copy,
     ) -> Result<bool, Aborted> {
+        if inner.check {
+            return self.wait_comparing::<BLOCK>(inner, task, step, &ready);
+        }
         if !BLOCK {
             return Ok(ready());
         }
         inner.wait_saying(|| Waits { task, step }, ready)?;
         Ok(true)
+    }
+
+    /// The same, which also ends when a rank has entered something else.
+    #[cold]
+    fn wait_comparing<const BLOCK: bool>(
+        &self,
+        inner: &Rc<Inner>,
+        task: &Task,
+        step: Option<&Step>,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<bool, Aborted> {
+        let ready = || ready() || (task.place.begun.get() && self.disagrees(task));
+        let is = match BLOCK {
+            true => inner.wait_saying(|| Waits { task, step }, ready).map(|()| true)?,
+            false => ready(),
+        };
+        if is && task.place.begun.get() {
+            self.compare(task);
+        }
+        Ok(is)
     }
 
     /// Tells the rank to which this one permutes, and hears from the one that permutes to this.
@@ -432,8 +470,11 @@ impl Engine {
         }
         let claimed = claims.since(before);
         if claimed.times > 1 {
-            let me = inner.rank;
-            panic!("{me}: {}: {} ranks permute to this one; give each rank another", task.site, claimed.times);
+            if inner.check {
+                self.compare(task);
+            }
+            let (me, times, site) = (inner.rank, claimed.times, task.site);
+            fail::end_with(format!("{me}: {site}: {times} ranks permute to this one; give each rank another"));
         }
         self.contexts[context].claims.set(claims.value());
         Ok(Some(claimed.said))
