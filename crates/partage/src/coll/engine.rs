@@ -16,6 +16,7 @@
 //! Whoever touches whose memory when is what the checker of plans has decided.
 
 use super::choice::{Asked, Cache, Key, Prepared};
+use crate::fail;
 use crate::job::Inner;
 use crate::team::Rank;
 use partage_conduit::coll::{CONTEXTS, LETTER, WORDS};
@@ -50,7 +51,7 @@ pub(crate) struct Engine {
     /// How many collectives, or parts of them, were begun.
     epoch: Cell<u64>,
     contexts: Box<[Context]>,
-    words: [Words; CONTEXTS],
+    pub(super) words: [Words; CONTEXTS],
     pub prepared: RefCell<Cache>,
     pub asked: Asked,
     /// Those that were started and have not ended.
@@ -121,6 +122,8 @@ impl Base {
 pub(crate) struct Task {
     pub(super) site: Site,
     pub(super) key: Key,
+    /// Bytes of an element, and its type.
+    pub(super) element: (u32, &'static str),
     /// Nothing until the source of a permutation is known.
     pub(super) prepared: OnceCell<Rc<Prepared>>,
     /// Source and destination.
@@ -130,7 +133,7 @@ pub(crate) struct Task {
     /// How many parts pass.
     pub(super) parts: usize,
     first: Cell<u64>,
-    place: Cell<Place>,
+    place: Place,
     /// Transfers from and to other nodes that are under way, if there were any.
     under_way: RefCell<UnderWay>,
     has_under_way: Cell<bool>,
@@ -145,28 +148,30 @@ struct UnderWay {
 }
 
 /// How far a task is.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Place {
-    part: usize,
-    step: usize,
+    part: Cell<usize>,
+    step: Cell<usize>,
     /// This part has begun.
-    begun: bool,
+    begun: Cell<bool>,
     /// The claim of a permutation has been made.
-    claimed: bool,
+    claimed: Cell<bool>,
 }
 
 impl Task {
+    /// One of which the rest is still to be said.
     #[inline(always)]
-    pub(super) fn new(site: Site, key: Key, bases: [Base; 2], parts: usize, prepared: OnceCell<Rc<Prepared>>) -> Task {
+    pub(super) fn new(site: Site) -> Task {
         Task {
             site,
-            key,
-            prepared,
-            bases,
+            key: Key::default(),
+            element: (0, ""),
+            prepared: OnceCell::new(),
+            bases: [Base::Same(0), Base::Same(0)],
             _source: None,
-            parts,
+            parts: 1,
             first: Cell::new(0),
-            place: Cell::default(),
+            place: Place::default(),
             under_way: RefCell::default(),
             has_under_way: Cell::new(false),
             busy: Cell::new(false),
@@ -174,17 +179,22 @@ impl Task {
         }
     }
 
-    /// The same, whose source this is.
-    pub(super) fn with_source(self, source: Box<[u64]>) -> Task {
-        Task { _source: Some(source), ..self }
+    /// This is its source, and lives as long.
+    pub(super) fn set_source(&mut self, source: Box<[u64]>) {
+        self._source = Some(source);
     }
 
     pub fn is_done(&self) -> bool {
         self.done.get()
     }
 
+    /// The number of its first part.
+    pub(super) fn first(&self) -> u64 {
+        self.first.get()
+    }
+
     fn epoch(&self) -> u64 {
-        self.first.get() + self.place.get().part as u64
+        self.first.get() + self.place.part.get() as u64
     }
 }
 
@@ -197,7 +207,7 @@ struct Waits<'a> {
 impl fmt::Display for Waits<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Waits { task, step } = self;
-        let Place { part, step: number, .. } = task.place.get();
+        let (part, number) = (task.place.part.get(), task.place.step.get());
         write!(f, "{} ({}", task.site, task.key.call())?;
         if let Some(prepared) = task.prepared.get() {
             write!(f, ", {}, step {} of {}", prepared.algorithm, number + 1, prepared.plan(part).steps.len())?;
@@ -275,8 +285,8 @@ impl Engine {
     pub fn complete(&self, inner: &Rc<Inner>, task: &Task) {
         self.serve(inner);
         if !task.is_done() {
-            let step = || task.prepared.get().map(|p| &p.plan(task.place.get().part).steps);
-            let site = || Waits { task, step: step().and_then(|steps| steps.get(task.place.get().step)) };
+            let step = || task.prepared.get().map(|p| &p.plan(task.place.part.get()).steps);
+            let site = || Waits { task, step: step().and_then(|steps| steps.get(task.place.step.get())) };
             inner.unless_over(inner.wait_saying(site, || task.is_done()));
         }
     }
@@ -315,12 +325,12 @@ impl Engine {
             if task.busy.replace(true) {
                 continue;
             }
-            let before = task.place.get();
+            let place = || (task.place.part.get(), task.place.step.get());
+            let before = place();
             // Who waits finds out that the job is over.
             let _ = self.advance::<false>(inner, &task);
             task.busy.set(false);
-            let after = task.place.get();
-            some |= task.is_done() || (before.part, before.step) != (after.part, after.step);
+            some |= task.is_done() || before != place();
         }
         let mut pending = self.pending.borrow_mut();
         pending.retain(|task| !task.is_done());
@@ -342,16 +352,20 @@ impl Engine {
     /// Goes on as far as it can, or, blocking, to the end; whether it is there.
     fn advance<const BLOCK: bool>(&self, inner: &Rc<Inner>, task: &Task) -> Result<bool, Aborted> {
         loop {
-            let mut place = task.place.get();
+            let (place, part) = (&task.place, task.place.part.get());
             let epoch = task.epoch();
             let context = (epoch % CONTEXTS as u64) as usize;
-            if !place.begun {
-                let is_free = || epoch < CONTEXTS as u64 || self.have_ended(epoch - CONTEXTS as u64);
-                if !is_free() && !self.wait::<BLOCK>(inner, task, None, is_free)? {
-                    return Ok(false);
+            if !place.begun.get() {
+                if inner.calls.has_other() && epoch >= CONTEXTS as u64 {
+                    let is_free = || self.have_ended(epoch - CONTEXTS as u64);
+                    if !self.wait::<BLOCK>(inner, task, None, is_free)? {
+                        return Ok(false);
+                    }
                 }
-                place.begun = true;
-                task.place.set(place);
+                if inner.check && part == 0 {
+                    self.sign(inner, task);
+                }
+                place.begun.set(true);
             }
             let prepared = match task.prepared.get() {
                 Some(prepared) => prepared,
@@ -363,23 +377,28 @@ impl Engine {
                     None => return Ok(false),
                 },
             };
-            let plan = prepared.plan(place.part);
-            let now = Now { engine: self, inner, task, context, offset: place.part * prepared.part };
-            for (i, step) in plan.steps.iter().enumerate().skip(place.step) {
+            let plan = prepared.plan(part);
+            let now = Now { engine: self, inner, task, context, offset: part * prepared.part };
+            for step in &plan.steps[place.step.get()..] {
                 if !now.step::<BLOCK>(step)? {
                     return Ok(false);
                 }
-                task.place.set(Place { step: i + 1, ..task.place.get() });
+                place.step.set(place.step.get() + 1);
             }
             if !now.end::<BLOCK>()? {
                 return Ok(false);
             }
             self.ended(context, plan);
-            if place.part + 1 == prepared.parts {
+            if part + 1 == prepared.parts {
+                if inner.check {
+                    self.compare(task);
+                }
                 task.done.set(true);
                 return Ok(true);
             }
-            task.place.set(Place { part: place.part + 1, ..Place::default() });
+            place.part.set(part + 1);
+            place.step.set(0);
+            place.begun.set(false);
         }
     }
 
@@ -402,6 +421,9 @@ impl Engine {
         step: Option<&Step>,
         ready: impl Fn() -> bool + Copy,
     ) -> Result<bool, Aborted> {
+        if inner.check {
+            return self.wait_comparing::<BLOCK>(inner, task, step, &ready);
+        }
         if !BLOCK {
             return Ok(ready());
         }
@@ -409,11 +431,30 @@ impl Engine {
         Ok(true)
     }
 
+    /// The same, which also ends when a rank has entered something else.
+    #[cold]
+    fn wait_comparing<const BLOCK: bool>(
+        &self,
+        inner: &Rc<Inner>,
+        task: &Task,
+        step: Option<&Step>,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<bool, Aborted> {
+        let ready = || ready() || (task.place.begun.get() && self.disagrees(task));
+        let is = match BLOCK {
+            true => inner.wait_saying(|| Waits { task, step }, ready).map(|()| true)?,
+            false => ready(),
+        };
+        if is && task.place.begun.get() {
+            self.compare(task);
+        }
+        Ok(is)
+    }
+
     /// Tells the rank to which this one permutes, and hears from the one that permutes to this.
     fn claim<const BLOCK: bool>(&self, inner: &Rc<Inner>, task: &Task, context: usize) -> Result<Option<u32>, Aborted> {
         let (desk, to) = (&self.desk, task.key.root() as usize);
-        let place = task.place.get();
-        if !place.claimed {
+        if !task.place.claimed.get() {
             let me = desk.rank() as u32;
             match desk.claims_of(to, context) {
                 Some(claims) => {
@@ -426,7 +467,7 @@ impl Engine {
                     inner.send_notice(task.site, At::guarded(to as u32, 0), &[], Notice::Add { offset, value });
                 }
             }
-            task.place.set(Place { claimed: true, ..place });
+            task.place.claimed.set(true);
         }
         let (claims, before) = (desk.claims(context), self.contexts[context].claims.get());
         if !self.wait::<BLOCK>(inner, task, None, || claims.since(before).times > 0)? {
@@ -434,8 +475,11 @@ impl Engine {
         }
         let claimed = claims.since(before);
         if claimed.times > 1 {
-            let me = inner.rank;
-            panic!("{me}: {}: {} ranks permute to this one; give each rank another", task.site, claimed.times);
+            if inner.check {
+                self.compare(task);
+            }
+            let (me, times, site) = (inner.rank, claimed.times, task.site);
+            fail::end_with(format!("{me}: {site}: {times} ranks permute to this one; give each rank another"));
         }
         self.contexts[context].claims.set(claims.value());
         Ok(Some(claimed.said))
