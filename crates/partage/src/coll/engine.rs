@@ -31,16 +31,19 @@ use partage_conduit::shm::coll::{self, Desk, Words};
 use partage_conduit::shm::rma::Reach;
 use partage_conduit::signal::Notice;
 use partage_conduit::wait::Aborted;
-use partage_plan::coll::{Buffer, Plan, Signal, Span, Step};
+use partage_plan::coll::{Buffer, Nodes, Plan, Signal, Span, Step};
 use partage_plan::layout::Spread;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// What a rank has of collectives.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub desk: Desk,
+    /// Which ranks are on which node.
+    pub nodes: Arc<Nodes>,
     /// The first ranks of the other nodes.
     others: Box<[u32]>,
     /// How many ranks of this node there are.
@@ -239,11 +242,13 @@ impl Engine {
             seat.take(Half::Guarded, Side::Symmetric, coll::len(node) as u64, 4096).map_err(|e| e.to_string())?;
         // SAFETY: the first block of this side that any rank takes, so it is at the same place everywhere; nobody gives it back.
         let desk = unsafe { Desk::new(node, reach, rank, offset) };
+        let nodes: Vec<usize> = (0..n).map(|r| ranks.node_of(ranks.place(r).0)).collect();
         let mut firsts: Vec<Option<u32>> = vec![None; ranks.nodes()];
-        (0..n).for_each(|r| _ = firsts[ranks.node_of(ranks.place(r).0)].get_or_insert(r as u32));
+        nodes.iter().enumerate().for_each(|(r, &node)| _ = firsts[node].get_or_insert(r as u32));
         let others = firsts.into_iter().enumerate().filter(|&(i, _)| i != ranks.node()).filter_map(|(_, first)| first);
         let context = || Context { peers: (0..n).map(|_| Known::default()).collect(), ..Context::default() };
         Ok(Engine {
+            nodes: Arc::new(Nodes::new(&nodes)),
             others: others.collect(),
             here: ranks.members().len() as u64,
             epoch: Cell::new(0),
