@@ -55,10 +55,11 @@ use crate::scope::{Event, Scope};
 use crate::team::{Team, TeamRank};
 use buffer::{Side, What};
 use bytemuck::Pod;
-use choice::{Key, UNKNOWN};
+use choice::{Call, Key, UNKNOWN};
 use engine::Base;
 use partage_conduit::record::Site;
 use partage_plan::coll::{Kind, OpKind};
+use std::cell::OnceCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::rc::Rc;
@@ -74,9 +75,10 @@ pub struct Collective<'a, T, State> {
     /// The root; of a permutation where this rank's block goes.
     root: TeamRank,
     sync: (In, Out),
-    algorithm: Option<Algorithm>,
+    /// The one that was asked for, as the engine has it; 0: the table's choice.
+    algorithm: u16,
     /// What it must be like.
-    fixed: Option<Rc<Key>>,
+    fixed: Option<&'a Key>,
     _state: PhantomData<State>,
 }
 
@@ -91,6 +93,7 @@ impl Team {
     ///     assert_eq!(x, [2, 5]);
     /// });
     /// ```
+    #[inline(always)]
     pub fn broadcast<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
         Collective::new(self, OpKind::Broadcast, source)
     }
@@ -106,6 +109,7 @@ impl Team {
     ///     assert_eq!(mine[1], 11 + 10 * job.rank().0);
     /// });
     /// ```
+    #[inline(always)]
     pub fn scatter<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
         Collective::new(self, OpKind::Scatter, source)
     }
@@ -120,6 +124,7 @@ impl Team {
     ///     assert_eq!(all, if job.rank().0 == 1 { vec![0, 1, 2] } else { vec![] });
     /// });
     /// ```
+    #[inline(always)]
     pub fn gather<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
         Collective::new(self, OpKind::Gather, source)
     }
@@ -135,6 +140,7 @@ impl Team {
     ///     assert_eq!(all, [0, 1, 4]);
     /// });
     /// ```
+    #[inline(always)]
     pub fn gather_all<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
         Collective::new(self, OpKind::GatherAll, source)
     }
@@ -150,6 +156,7 @@ impl Team {
     ///     assert_eq!(columns, [me, 10 + me, 20 + me]);
     /// });
     /// ```
+    #[inline(always)]
     pub fn exchange<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
         Collective::new(self, OpKind::Exchange, source)
     }
@@ -164,6 +171,7 @@ impl Team {
     ///     assert_eq!(come, [job.neighbor(-1).0]);
     /// });
     /// ```
+    #[inline(always)]
     pub fn permute<'a, S: Source<'a>>(&'a self, source: S, to: TeamRank) -> Collective<'a, S::Item, S::State> {
         Collective { root: to, ..Collective::new(self, OpKind::Permute, source) }
     }
@@ -180,6 +188,7 @@ impl Team {
 }
 
 impl<'a, T: Pod, State> Collective<'a, T, State> {
+    #[inline(always)]
     fn new<S: Source<'a, Item = T>>(team: &'a Team, op: OpKind, source: S) -> Collective<'a, T, State> {
         Collective {
             team,
@@ -188,13 +197,14 @@ impl<'a, T: Pod, State> Collective<'a, T, State> {
             dest: None,
             root: TeamRank(0),
             sync: (In::All, Out::All),
-            algorithm: None,
+            algorithm: 0,
             fixed: None,
             _state: PhantomData,
         }
     }
 
     /// Where the result goes.
+    #[inline(always)]
     pub fn to<D: Dest<'a, Item = T>>(self, dest: D) -> Collective<'a, T, Ready> {
         let Collective { team, op, source, root, sync, algorithm, fixed, .. } = self;
         let dest = Some(dest.into_side());
@@ -202,12 +212,14 @@ impl<'a, T: Pod, State> Collective<'a, T, State> {
     }
 
     /// The rank from which, or to which, all blocks go. (A permutation has none.)
+    #[inline(always)]
     pub fn root(self, root: TeamRank) -> Self {
         let root = if self.op == OpKind::Permute { self.root } else { root };
         Collective { root, ..self }
     }
 
     /// When data may be touched, and when a rank may return.
+    #[inline(always)]
     pub fn sync(self, before: In, after: Out) -> Self {
         Collective { sync: (before, after), ..self }
     }
@@ -225,7 +237,10 @@ impl<'a, T: Pod, State> Collective<'a, T, State> {
     #[track_caller]
     pub fn algorithm(self, name: &str) -> Self {
         match name.parse() {
-            Ok(algorithm) => Collective { algorithm: Some(algorithm), ..self },
+            Ok(algorithm) => {
+                let algorithm = self.team.inner.engine.asked.number(algorithm);
+                Collective { algorithm, ..self }
+            }
             Err(why) => panic!("{}: {}: algorithm: {why}", self.team.inner.rank, self.op),
         }
     }
@@ -239,7 +254,8 @@ impl<'a, T: Pod> Collective<'a, T, Ready> {
         let team = self.team;
         let site = self.site();
         team.may_meet(|| site);
-        if let Some(task) = self.task(site) {
+        let mut task = Task::new(site);
+        if self.describe(site, &mut task) {
             team.inner.engine.run(&team.inner, &task);
         }
     }
@@ -268,7 +284,10 @@ impl<'a, T: Pod> Collective<'a, T, Ready> {
         let site = self.site();
         team.may_meet(|| site);
         debug_assert!(Rc::ptr_eq(&scope.job.all().inner, &team.inner), "a rank has one job");
-        let Some(task) = self.task(site) else { return Event::ready(()) };
+        let mut task = Task::new(site);
+        if !self.describe(site, &mut task) {
+            return Event::ready(());
+        }
         let task = Rc::new(task);
         team.inner.engine.start(&team.inner, task.clone());
         Event::collective(team.inner.clone(), task, ())
@@ -293,9 +312,10 @@ impl<'a, T: Pod> Collective<'a, T, Ready> {
         let site = self.site();
         self.team.may_meet(|| site);
         let (team, op, root, sync, algorithm) = (self.team, self.op, self.root, self.sync, self.algorithm);
-        let key = self.task(site).map(|task| task.key);
+        let mut task = Task::new(site);
+        let key = self.describe(site, &mut task).then_some(task.key);
         let team = Team { inner: team.inner.clone() };
-        Plan { team, op, root, sync, algorithm, key: key.map(Rc::new), _items: PhantomData }
+        Plan { team, op, root, sync, algorithm, key, _items: PhantomData }
     }
 
     #[track_caller]
@@ -318,9 +338,9 @@ pub struct Plan<T> {
     op: OpKind,
     root: TeamRank,
     sync: (In, Out),
-    algorithm: Option<Algorithm>,
+    algorithm: u16,
     /// Nothing: of nothing.
-    key: Option<Rc<Key>>,
+    key: Option<Key>,
     _items: PhantomData<fn(T)>,
 }
 
@@ -328,8 +348,7 @@ impl<T: Pod> Plan<T> {
     /// With these buffers, which are like those that it was made with.
     pub fn on<'b, S: Source<'b, Item = T>>(&'b self, source: S) -> Collective<'b, T, S::State> {
         let Plan { team, op, root, sync, algorithm, key, .. } = self;
-        let fixed = key.clone();
-        let (root, sync, algorithm) = (*root, *sync, *algorithm);
+        let (root, sync, algorithm, fixed) = (*root, *sync, *algorithm, key.as_ref());
         Collective { root, sync, algorithm, fixed, ..Collective::new(team, *op, source) }
     }
 }
@@ -343,10 +362,10 @@ struct Part {
 }
 
 impl<T: Pod> Collective<'_, T, Ready> {
-    /// What is to be done; nothing if there is nothing.
-    #[inline]
+    /// Says what is to be done; false if that is nothing.
+    #[inline(always)]
     #[track_caller]
-    fn task(self, site: Site) -> Option<Task> {
+    fn describe(&self, site: Site, task: &mut Task) -> bool {
         let inner = &self.team.inner;
         let (ranks, me, root) = (inner.size, inner.rank.index(), self.root.index());
         if root >= ranks {
@@ -364,66 +383,99 @@ impl<T: Pod> Collective<'_, T, Ready> {
             OpKind::Gather | OpKind::GatherAll => (1, ranks),
             OpKind::Exchange => (ranks, ranks),
         };
-        let (task, n) = match &self.dest {
+        let (n, source, dest) = match &self.dest {
             Some(dest) => {
-                let whole = |len: usize| self.whole("source", len, blocks_in, site);
-                let n = match self.op {
-                    OpKind::Broadcast | OpKind::Scatter => self.part(&dest.what, site).len,
-                    _ => whole(source.len),
+                let resizes = !matches!(self.op, OpKind::Broadcast | OpKind::Scatter);
+                let n = match resizes {
+                    true => self.whole("source", source.len, blocks_in, site),
+                    false => self.part(&dest.what, site).len,
                 };
                 let is_source = !rooted || self.op == OpKind::Gather || is_root;
                 let is_dest = !rooted || self.op != OpKind::Gather || is_root;
-                if is_dest
-                    && let What::Vec(vec) = dest.what
-                    && !matches!(self.op, OpKind::Broadcast | OpKind::Scatter)
+                if let What::Vec(vec) = dest.what
+                    && is_dest
+                    && resizes
                 {
                     // SAFETY: borrowed, and nobody else has it.
                     unsafe { (*vec).resize(n * blocks_out, T::zeroed()) };
                 }
-                let dest_part = self.part(&dest.what, site);
+                let there = self.part(&dest.what, site);
                 if is_source {
                     self.fits("source", source.len, n, blocks_in, site);
                 }
                 if is_dest {
-                    self.fits("destination", dest_part.len, n, blocks_out, site);
+                    self.fits("destination", there.len, n, blocks_out, site);
                 }
                 self.apart(dest, site);
-                (self.describe(site, n, source, dest_part, false), n)
+                (n, source, there)
             }
             None => {
                 let has_all = self.op != OpKind::Broadcast && self.op != OpKind::Permute && (!rooted || is_root);
                 let n = if has_all { self.whole("buffer", source.len, ranks, site) } else { source.len };
                 let dest = Part { base: source.base.clone(), ..source };
-                (self.describe(site, n, source, dest, in_place), n)
+                (n, source, dest)
             }
         };
         if n == 0 || size_of::<T>() == 0 {
-            return None;
+            return false;
         }
-        let mut task = task;
-        if let Some(asked) = &task.key.algorithm
-            && let Some(why) = inner.refuses(&task.key, asked)
+        let call = Call {
+            op: self.op,
+            root: self.root.0,
+            from: UNKNOWN,
+            len: n * size_of::<T>(),
+            sync: self.sync,
+            source: source.kind,
+            dest: dest.kind,
+            in_place,
+            algorithm: self.algorithm,
+        };
+        if self.algorithm != 0 {
+            self.check_algorithm(call, site);
+        }
+        if in_place && matches!(self.op, OpKind::Exchange | OpKind::Permute) {
+            self.with_a_copy(task, call, source.base, n * blocks_in);
+            return true;
+        }
+        task.bases = [source.base, dest.base];
+        self.plan_for(task, call);
+        true
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn plan_for(&self, task: &mut Task, call: Call) {
+        task.key = Key::new(call);
+        if let Some(fixed) = self.fixed
+            && *fixed != task.key
+        {
+            self.is_not_planned(*fixed, task.key, task.site);
+        }
+        let prepared = self.team.inner.prepared(&task.key);
+        task.parts = prepared.parts;
+        // Whose block comes here in a permutation is not known yet.
+        if call.op != OpKind::Permute {
+            task.prepared = OnceCell::from(prepared);
+        }
+    }
+
+    #[cold]
+    #[track_caller]
+    fn is_not_planned(&self, fixed: Key, key: Key, site: Site) -> ! {
+        let me = self.team.inner.rank;
+        panic!("{me}: {}: the plan was made for {}, and this is {}", site.call, fixed.call(), key.call());
+    }
+
+    /// An algorithm that was asked for must be one for this call.
+    #[cold]
+    #[track_caller]
+    fn check_algorithm(&self, call: Call, site: Site) {
+        let inner = &self.team.inner;
+        if let Some(asked) = inner.engine.asked.get(call.algorithm)
+            && let Some(why) = inner.refuses(&call, &asked)
         {
             panic!("{}: {}: {asked} cannot be taken: {why}", inner.rank, site.call);
         }
-        if let Some(fixed) = &self.fixed
-            && **fixed != task.key
-        {
-            panic!("{}: {}: the plan was made for {fixed}, and this is {}", inner.rank, site.call, task.key);
-        }
-        if in_place && matches!(self.op, OpKind::Exchange | OpKind::Permute) {
-            self.set_aside(&mut task, n * blocks_in);
-        }
-        task.parts = match task.key.op {
-            OpKind::Permute => inner.cut(&task.key).parts,
-            _ => {
-                let prepared = inner.prepared(&task.key);
-                let parts = prepared.parts;
-                task.prepared.set(prepared).expect("it is new");
-                parts
-            }
-        };
-        Some(task)
     }
 
     /// The buffer on this rank.
@@ -454,22 +506,6 @@ impl<T: Pod> Collective<'_, T, Ready> {
         }
     }
 
-    /// What is done with blocks of so many elements.
-    fn describe(&self, site: Site, n: usize, source: Part, dest: Part, in_place: bool) -> Task {
-        let key = Key {
-            op: self.op,
-            root: self.root.0,
-            from: UNKNOWN,
-            len: n * size_of::<T>(),
-            sync: self.sync,
-            source: source.kind,
-            dest: dest.kind,
-            in_place,
-            algorithm: self.algorithm,
-        };
-        Task::new(site, key, [source.base, dest.base])
-    }
-
     /// The length of a block, of which so many must be there.
     #[inline]
     #[track_caller]
@@ -485,19 +521,25 @@ impl<T: Pod> Collective<'_, T, Ready> {
         len / blocks
     }
 
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     fn fits(&self, what: &str, len: usize, n: usize, blocks: usize, site: Site) {
-        let needed = n * blocks;
-        if len != needed {
-            let (me, of) =
-                (self.team.inner.rank, if blocks > 1 { format!(" ({blocks} blocks of {n})") } else { String::new() });
-            let by = match len < needed {
-                true => format!("{} are missing", needed - len),
-                false => format!("{} are too many; give a slice of it", len - needed),
-            };
-            panic!("{me}: {}: the {what} has {len} elements, and {needed} pass{of}: {by}", site.call);
+        if len != n * blocks {
+            self.does_not_fit(what, len, n, blocks, site);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn does_not_fit(&self, what: &str, len: usize, n: usize, blocks: usize, site: Site) -> ! {
+        let (me, needed) = (self.team.inner.rank, n * blocks);
+        let of = if blocks > 1 { format!(" ({blocks} blocks of {n})") } else { String::new() };
+        let by = match len < needed {
+            true => format!("{} are missing", needed - len),
+            false => format!("{} are too many; give a slice of it", len - needed),
+        };
+        panic!("{me}: {}: the {what} has {len} elements, and {needed} pass{of}: {by}", site.call);
     }
 
     /// Source and destination may be slices of one array, but not of the same elements.
@@ -515,22 +557,24 @@ impl<T: Pod> Collective<'_, T, Ready> {
 
     /// What cannot be done in place is done with a copy of the source.
     #[cold]
-    fn set_aside(&self, task: &mut Task, elements: usize) {
+    #[track_caller]
+    fn with_a_copy(&self, task: &mut Task, mut call: Call, base: Base, elements: usize) {
         let len = elements * size_of::<T>();
         let inner = &self.team.inner;
-        let from = match &task.bases[0] {
+        let from = match &base {
             Base::Private(p) => *p,
             shared => inner.own_table().locate(shared.at(inner.rank), len).expect("memory of this rank"),
         };
         let mut copy = vec![0u64; len.div_ceil(8)].into_boxed_slice();
         // SAFETY: this rank's part of the buffer, and memory of its own.
         unsafe { partage_conduit::copy::between(copy.as_mut_ptr().cast(), from, len) };
-        task.bases[0] = Base::Private(copy.as_mut_ptr().cast());
-        task.aside = Some(copy);
-        (task.key.source, task.key.in_place) = (Kind::Private, false);
+        (call.source, call.in_place) = (Kind::Private, false);
         // Nobody writes to what has not been copied yet.
-        if task.key.sync.0 == In::No {
-            task.key.sync.0 = In::My;
+        if call.sync.0 == In::No {
+            call.sync.0 = In::My;
         }
+        task.bases = [Base::Private(copy.as_mut_ptr().cast()), base];
+        task.set_source(copy);
+        self.plan_for(task, call);
     }
 }
