@@ -5,6 +5,7 @@ use crate::job::Inner;
 use partage_conduit::coll::LETTER;
 use partage_conduit::wait::Cores;
 use partage_plan::coll::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Plan, Setting, Shape, Step, Way};
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
@@ -17,9 +18,59 @@ const REMEMBERED: usize = 64;
 /// The source of a permutation that is not known yet.
 pub(super) const UNKNOWN: u32 = u32::MAX;
 
-/// What plans depend on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What plans depend on, in a few words that are quickly compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
+    what: u64,
+    ends: u64,
+    len: u64,
+}
+
+impl Key {
+    #[inline(always)]
+    pub fn new(call: Call) -> Key {
+        let Call { op, root, from, len, sync, source, dest, in_place, algorithm } = call;
+        let small = [op as u64, sync.0 as u64, sync.1 as u64, source as u64, dest as u64, in_place.into()];
+        let what = small.iter().fold(algorithm.into(), |all: u64, one| all << 8 | one);
+        Key { what, ends: u64::from(root) | u64::from(from) << 32, len: len as u64 }
+    }
+
+    /// The same from this source.
+    pub fn with_source(self, from: u32) -> Key {
+        Key { ends: u64::from(self.root()) | u64::from(from) << 32, ..self }
+    }
+
+    #[inline(always)]
+    pub fn root(self) -> u32 {
+        self.ends as u32
+    }
+
+    /// What it was made of.
+    pub fn call(self) -> Call {
+        let byte = |i: u32| self.what >> (8 * (5 - i)) & 0xff;
+        let kind = |i| if byte(i) == Kind::Shared as u64 { Kind::Shared } else { Kind::Private };
+        let ops =
+            [OpKind::Broadcast, OpKind::Scatter, OpKind::Gather, OpKind::GatherAll, OpKind::Exchange, OpKind::Permute];
+        let (ins, outs) = ([In::No, In::My, In::All], [Out::No, Out::My, Out::All]);
+        let find_in = |n: u64| ins.into_iter().find(|&i| i as u64 == n).unwrap_or(In::All);
+        let find_out = |n: u64| outs.into_iter().find(|&o| o as u64 == n).unwrap_or(Out::All);
+        Call {
+            op: ops.into_iter().find(|&op| op as u64 == byte(0)).unwrap_or(OpKind::Permute),
+            root: self.root(),
+            from: (self.ends >> 32) as u32,
+            len: self.len as usize,
+            sync: (find_in(byte(1)), find_out(byte(2))),
+            source: kind(3),
+            dest: kind(4),
+            in_place: byte(5) != 0,
+            algorithm: (self.what >> 48) as u16,
+        }
+    }
+}
+
+/// A call, as far as plans depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Call {
     pub op: OpKind,
     /// The root; of a permutation the rank to which this one's block goes.
     pub root: u32,
@@ -31,11 +82,32 @@ pub(crate) struct Key {
     pub source: Kind,
     pub dest: Kind,
     pub in_place: bool,
-    /// The one that was asked for.
-    pub algorithm: Option<Algorithm>,
+    /// The one that was asked for, as [`Asked`] has it.
+    pub algorithm: u16,
 }
 
-impl fmt::Display for Key {
+/// Algorithms that were asked for by name: the first is the table's choice.
+#[derive(Debug, Default)]
+pub(crate) struct Asked(RefCell<Vec<Algorithm>>);
+
+impl Asked {
+    /// Its number.
+    pub fn number(&self, algorithm: Algorithm) -> u16 {
+        let mut all = self.0.borrow_mut();
+        let i = all.iter().position(|a| *a == algorithm).unwrap_or_else(|| {
+            all.push(algorithm);
+            all.len() - 1
+        });
+        i as u16 + 1
+    }
+
+    /// The one with this number.
+    pub fn get(&self, number: u16) -> Option<Algorithm> {
+        Some(self.0.borrow()[usize::from(number.checked_sub(1)?)])
+    }
+}
+
+impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.len)?;
         match self.op {
@@ -81,8 +153,9 @@ impl Default for Cache {
 impl Cache {
     #[inline(always)]
     fn slot(&mut self, key: &Key) -> &mut Option<(Key, Rc<Prepared>)> {
-        let hash = key.op as usize * 11 + key.root as usize + key.from as usize * 3 + key.len.trailing_zeros() as usize;
-        &mut self.0[hash % REMEMBERED]
+        let ends = key.ends ^ key.ends >> 29;
+        let hash = key.what >> 40 ^ ends.wrapping_mul(7) ^ u64::from(key.len.trailing_zeros() << 3);
+        &mut self.0[hash as usize % REMEMBERED]
     }
 }
 
@@ -95,133 +168,154 @@ impl Inner {
         match slot {
             Some((k, prepared)) if k == key => prepared.clone(),
             _ => {
-                let prepared = Rc::new(self.prepare(key));
-                *slot = Some((key.clone(), prepared.clone()));
+                let prepared = Rc::new(self.prepare(&key.call()));
+                *slot = Some((*key, prepared.clone()));
                 prepared
             }
         }
     }
 
     #[cold]
-    fn prepare(&self, key: &Key) -> Prepared {
-        let Cut { algorithm, part, parts } = self.cut(key);
-        let plan = |len: usize| shape(&self.engine, key, &algorithm, len).plan(self.rank.index()).expect("it fits");
-        let rest = key.len - (parts - 1) * part;
+    fn prepare(&self, call: &Call) -> Prepared {
+        let Cut { algorithm, part, parts } = self.cut(call);
+        let plan = |len: usize| shape(&self.engine, call, &algorithm, len).plan(self.rank.index()).expect("it fits");
+        let rest = call.len - (parts - 1) * part;
         let last = (rest < part).then(|| plan(rest));
-        Prepared { algorithm, part, parts, full: plan(part.min(key.len)), last }
+        Prepared { algorithm, part, parts, full: plan(part.min(call.len)), last }
     }
 
     /// Which algorithm is taken, and in how many parts a block passes.
-    pub(super) fn cut(&self, key: &Key) -> Cut {
-        let algorithm = self.choose(key);
-        let longest = longest_part(&self.engine, key, &algorithm);
-        let usual = PACKETS[usize::from(key.len > SHORT)];
+    fn cut(&self, call: &Call) -> Cut {
+        let algorithm = self.choose(call);
+        let longest = longest_part(&self.engine, call, &algorithm);
+        let usual = PACKETS[usize::from(call.len > SHORT)];
         let part = match (longest, algorithm.packet) {
             (Some(longest), packet) => longest.min(packet.unwrap_or(usual)),
-            (None, packet) => packet.unwrap_or(key.len),
+            (None, packet) => packet.unwrap_or(call.len),
         };
-        let part = part.min(key.len).max(1);
-        Cut { algorithm, part, parts: key.len.div_ceil(part).max(1) }
+        let part = part.min(call.len).max(1);
+        Cut { algorithm, part, parts: call.len.div_ceil(part).max(1) }
     }
 
-    fn choose(&self, key: &Key) -> Algorithm {
-        let setting = self.setting(key);
-        let can = |a: &Algorithm| self.can_run(key, a);
-        match &key.algorithm {
-            Some(asked) => *asked,
-            None => *self.table.choose_if(key.op, &setting, key.len, can),
+    fn choose(&self, call: &Call) -> Algorithm {
+        let setting = self.setting(call);
+        let can = |a: &Algorithm| self.can_run(call, a);
+        match self.engine.asked.get(call.algorithm) {
+            Some(asked) => asked,
+            None => *self.table.choose_if(call.op, &setting, call.len, can),
         }
     }
 
     /// What is wrong with an algorithm for such a call, if something is.
-    pub(super) fn refuses(&self, key: &Key, algorithm: &Algorithm) -> Option<&'static str> {
+    pub(super) fn refuses(&self, call: &Call, algorithm: &Algorithm) -> Option<&'static str> {
         let alone = matches!(algorithm.flow, Flow::Leader(_) | Flow::Last);
         match () {
-            () if !algorithm.fits(key.op, &self.setting(key)) => {
+            () if !algorithm.fits(call.op, &self.setting(call)) => {
                 Some("it does not do that, with such buffers, in that sync mode")
             }
-            () if alone && key.op == OpKind::Permute => Some("no rank knows the whole permutation"),
+            () if alone && call.op == OpKind::Permute => Some("no rank knows the whole permutation"),
             () if alone && !self.engine.desk.reaches_all() => Some("ranks are on several nodes"),
-            () if !self.can_run(key, algorithm) => Some("a letter has 56 bytes"),
+            () if !self.can_run(call, algorithm) => Some("a letter has 56 bytes"),
             () => None,
         }
     }
 
     /// Can this engine run it? The answer is the same on all ranks.
-    fn can_run(&self, key: &Key, algorithm: &Algorithm) -> bool {
+    fn can_run(&self, call: &Call, algorithm: &Algorithm) -> bool {
         match (algorithm.flow, algorithm.way) {
-            (Flow::Leader(_) | Flow::Last, _) => key.op != OpKind::Permute && self.engine.desk.reaches_all(),
+            (Flow::Leader(_) | Flow::Last, _) => call.op != OpKind::Permute && self.engine.desk.reaches_all(),
             (_, Way::Mail) => {
-                let part = algorithm.packet.unwrap_or(key.len).min(key.len);
-                part <= LETTER && longest_letter(&self.engine, key, algorithm, part) <= LETTER
+                let part = algorithm.packet.unwrap_or(call.len).min(call.len);
+                part <= LETTER && longest_letter(&self.engine, call, algorithm, part) <= LETTER
             }
             _ => true,
         }
     }
 
-    fn setting(&self, key: &Key) -> Setting {
+    fn setting(&self, call: &Call) -> Setting {
         Setting {
             ranks: self.size,
             nodes: !self.engine.desk.reaches_all(),
             crowded: self.seat.node().cores() == Cores::Shared,
-            sync: key.sync,
-            source: key.source,
-            dest: key.dest,
-            in_place: key.in_place,
+            sync: call.sync,
+            source: call.source,
+            dest: call.dest,
+            in_place: call.in_place,
         }
     }
 }
 
 /// How blocks pass.
-pub(super) struct Cut {
-    pub algorithm: Algorithm,
-    pub part: usize,
-    pub parts: usize,
+struct Cut {
+    algorithm: Algorithm,
+    part: usize,
+    parts: usize,
 }
 
-fn shape(engine: &Engine, key: &Key, algorithm: &Algorithm, len: usize) -> Shape {
-    let (ranks, root, me) = (engine.desk.ranks(), key.root as usize, engine.desk.rank());
-    let op = match key.op {
+fn shape(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usize) -> Shape {
+    let (ranks, root, me) = (engine.desk.ranks(), call.root as usize, engine.desk.rank());
+    let op = match call.op {
         OpKind::Broadcast => Op::Broadcast { root, pieces: 1 },
         OpKind::Scatter => Op::Scatter { root },
         OpKind::Gather => Op::Gather { root },
         OpKind::GatherAll => Op::GatherAll,
         OpKind::Exchange => Op::Exchange,
-        OpKind::Permute if key.from == UNKNOWN => Op::Permute { to: (0..ranks).map(|r| (r + 1) % ranks).collect() },
+        OpKind::Permute if call.from == UNKNOWN => Op::Permute { to: (0..ranks).map(|r| (r + 1) % ranks).collect() },
         // Of the others it is not known where they send.
         OpKind::Permute => {
             let mut to = vec![usize::MAX; ranks];
-            (to[me], to[key.from as usize]) = (root, me);
+            (to[me], to[call.from as usize]) = (root, me);
             Op::Permute { to }
         }
     };
-    let Key { sync, source, dest, in_place, .. } = *key;
-    let (flow, way, stride) = (algorithm.flow, algorithm.way, key.len);
+    let Call { sync, source, dest, in_place, .. } = *call;
+    let (flow, way, stride) = (algorithm.flow, algorithm.way, call.len);
     algorithm.of(Shape { op, flow, way, sync, ranks, len, stride, source, dest, in_place })
 }
 
 /// All ranks' plans for blocks of this length; of a permutation whichever.
-fn plans(engine: &Engine, key: &Key, algorithm: &Algorithm, len: usize) -> impl Iterator<Item = Plan> {
-    let shape = shape(engine, &Key { from: UNKNOWN, ..key.clone() }, algorithm, len);
-    let ranks = if key.op == OpKind::Permute { 1 } else { shape.ranks };
+fn plans(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usize) -> impl Iterator<Item = Plan> {
+    let shape = shape(engine, &Call { from: UNKNOWN, ..*call }, algorithm, len);
+    let ranks = if call.op == OpKind::Permute { 1 } else { shape.ranks };
     (0..ranks).filter_map(move |rank| shape.plan(rank))
 }
 
 /// How long a part may be for all ranks to have scratch for it; however long if none is needed.
-fn longest_part(engine: &Engine, key: &Key, algorithm: &Algorithm) -> Option<usize> {
+fn longest_part(engine: &Engine, call: &Call, algorithm: &Algorithm) -> Option<usize> {
     const PROBE: usize = 1 << 16;
-    let needed = plans(engine, key, algorithm, PROBE).map(|plan| plan.scratch).max().unwrap_or(0);
+    let needed = plans(engine, call, algorithm, PROBE).map(|plan| plan.scratch).max().unwrap_or(0);
     // Rounded up: pieces of a broadcast may differ by one.
     let times = needed.div_ceil(PROBE);
     (times > 0).then(|| (engine.desk.scratch_len() / times & !63).max(64))
 }
 
-fn longest_letter(engine: &Engine, key: &Key, algorithm: &Algorithm, len: usize) -> usize {
-    let all: Vec<Plan> = plans(engine, key, algorithm, len).collect();
+fn longest_letter(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usize) -> usize {
+    let all: Vec<Plan> = plans(engine, call, algorithm, len).collect();
     let steps = all.iter().flat_map(|plan| &plan.steps);
     let letters = steps.filter_map(|step| match step {
         Step::Send { src, .. } => Some(src.iter().map(|span| span.len).sum()),
         _ => None,
     });
     letters.max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_their_calls() {
+        for (i, op) in [OpKind::Broadcast, OpKind::GatherAll, OpKind::Permute].into_iter().enumerate() {
+            for sync in [(In::No, Out::All), (In::My, Out::No), (In::All, Out::My)] {
+                for (source, dest) in [(Kind::Shared, Kind::Private), (Kind::Private, Kind::Shared)] {
+                    for in_place in [false, true] {
+                        let (root, from, algorithm) = (i as u32 * 77, UNKNOWN - i as u32, 500 * i as u16);
+                        let call = Call { op, root, from, len: 1 << 40, sync, source, dest, in_place, algorithm };
+                        assert_eq!(Key::new(call).call(), call);
+                        assert_eq!(Key::new(call).with_source(5).call(), Call { from: 5, ..call });
+                    }
+                }
+            }
+        }
+    }
 }

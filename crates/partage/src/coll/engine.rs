@@ -15,7 +15,7 @@
 //! borrowed by a scope, which ends when no task is left, or when the job ends and all tasks are given up.
 //! Whoever touches whose memory when is what the checker of plans has decided.
 
-use super::choice::{Key, Prepared};
+use super::choice::{Asked, Cache, Key, Prepared};
 use crate::job::Inner;
 use crate::team::Rank;
 use partage_conduit::coll::{CONTEXTS, LETTER, WORDS};
@@ -48,7 +48,8 @@ pub(crate) struct Engine {
     epoch: Cell<u64>,
     contexts: Box<[Context]>,
     words: [Words; CONTEXTS],
-    pub prepared: RefCell<super::choice::Cache>,
+    pub prepared: RefCell<Cache>,
+    pub asked: Asked,
     /// Those that were started and have not ended.
     pending: RefCell<Vec<Rc<Task>>>,
 }
@@ -122,16 +123,22 @@ pub(crate) struct Task {
     /// Source and destination.
     pub(super) bases: [Base; 2],
     /// The source, if it is a copy.
-    pub(super) aside: Option<Box<[u64]>>,
+    _source: Option<Box<[u64]>>,
     /// How many parts pass.
     pub(super) parts: usize,
     first: Cell<u64>,
     place: Cell<Place>,
-    /// Transfers from and to other nodes that are under way.
-    gets: RefCell<Vec<(Started, Option<(Vec<u8>, *mut u8)>)>>,
-    puts: RefCell<Vec<Started>>,
+    /// Transfers from and to other nodes that are under way, if there were any.
+    under_way: RefCell<UnderWay>,
+    has_under_way: Cell<bool>,
     busy: Cell<bool>,
     done: Cell<bool>,
+}
+
+#[derive(Debug, Default)]
+struct UnderWay {
+    gets: Vec<Started>,
+    puts: Vec<Started>,
 }
 
 /// How far a task is.
@@ -146,21 +153,27 @@ struct Place {
 }
 
 impl Task {
-    pub(super) fn new(site: Site, key: Key, bases: [Base; 2]) -> Task {
+    #[inline(always)]
+    pub(super) fn new(site: Site, key: Key, bases: [Base; 2], parts: usize, prepared: OnceCell<Rc<Prepared>>) -> Task {
         Task {
             site,
             key,
-            prepared: OnceCell::new(),
+            prepared,
             bases,
-            aside: None,
-            parts: 1,
+            _source: None,
+            parts,
             first: Cell::new(0),
             place: Cell::default(),
-            gets: RefCell::default(),
-            puts: RefCell::default(),
+            under_way: RefCell::default(),
+            has_under_way: Cell::new(false),
             busy: Cell::new(false),
             done: Cell::new(false),
         }
+    }
+
+    /// The same, whose source this is.
+    pub(super) fn with_source(self, source: Box<[u64]>) -> Task {
+        Task { _source: Some(source), ..self }
     }
 
     pub fn is_done(&self) -> bool {
@@ -182,7 +195,7 @@ impl fmt::Display for Waits<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Waits { task, step } = self;
         let Place { part, step: number, .. } = task.place.get();
-        write!(f, "{} ({}", task.site, task.key)?;
+        write!(f, "{} ({}", task.site, task.key.call())?;
         if let Some(prepared) = task.prepared.get() {
             write!(f, ", {}, step {} of {}", prepared.algorithm, number + 1, prepared.plan(part).steps.len())?;
             if prepared.parts > 1 {
@@ -227,6 +240,7 @@ impl Engine {
             contexts: (0..CONTEXTS).map(|_| context()).collect(),
             words: std::array::from_fn(|c| desk.words(c)),
             prepared: RefCell::default(),
+            asked: Asked::default(),
             pending: RefCell::default(),
             desk,
         })
@@ -338,7 +352,7 @@ impl Engine {
                 Some(prepared) => prepared,
                 None => match self.claim::<BLOCK>(inner, task, context)? {
                     Some(from) => {
-                        let key = Key { from, ..task.key.clone() };
+                        let key = task.key.with_source(from);
                         task.prepared.get_or_init(|| inner.prepared(&key))
                     }
                     None => return Ok(false),
@@ -392,7 +406,7 @@ impl Engine {
 
     /// Tells the rank to which this one permutes, and hears from the one that permutes to this.
     fn claim<const BLOCK: bool>(&self, inner: &Rc<Inner>, task: &Task, context: usize) -> Result<Option<u32>, Aborted> {
-        let (desk, to) = (&self.desk, task.key.root as usize);
+        let (desk, to) = (&self.desk, task.key.root() as usize);
         let place = task.place.get();
         if !place.claimed {
             let me = desk.rank() as u32;
@@ -484,9 +498,13 @@ impl Now<'_> {
     fn step<const BLOCK: bool>(&self, step: &Step) -> Result<bool, Aborted> {
         let (engine, context) = (self.engine, &self.engine.contexts[self.context]);
         let desk = &engine.desk;
-        let wait = |ready: &dyn Fn() -> bool| engine.wait::<BLOCK>(self.inner, self.task, Some(step), ready);
+        macro_rules! wait {
+            ($ready:expr) => {
+                engine.wait::<BLOCK>(self.inner, self.task, Some(step), $ready)
+            };
+        }
         // What was got is there when the next step begins.
-        if !matches!(step, Step::Get { .. }) && !self.got::<BLOCK>(step)? {
+        if self.task.has_under_way.get() && !matches!(step, Step::Get { .. }) && !self.got::<BLOCK>(step)? {
             return Ok(false);
         }
         match step {
@@ -503,7 +521,7 @@ impl Now<'_> {
                 if known.letters_taken.get() < sent {
                     known.letters_taken.set(taken.get());
                     if known.letters_taken.get() < sent {
-                        if !wait(&|| taken.get() >= sent)? {
+                        if !wait!(|| taken.get() >= sent)? {
                             return Ok(false);
                         }
                         known.letters_taken.set(sent);
@@ -515,7 +533,7 @@ impl Now<'_> {
             Step::Take { from, dst } => {
                 let known = self.known(*from);
                 let (next, letter) = (known.letters_got.get() + 1, &desk.from(*from).told[self.context].letter);
-                if letter.number.get() < next && !wait(&|| letter.number.get() >= next)? {
+                if letter.number.get() < next && !wait!(|| letter.number.get() >= next)? {
                     return Ok(false);
                 }
                 known.letters_got.set(next);
@@ -525,29 +543,29 @@ impl Now<'_> {
             Step::Wait { from, signal, n } => {
                 let until = self.known(*from).heard[*signal as usize].get() + *n as u64;
                 let count = &desk.from(*from).told[self.context].signals.0[*signal as usize];
-                return wait(&|| count.get() >= until);
+                return wait!(|| count.get() >= until);
             }
             Step::Arrive | Step::Last { .. } => {
                 let (hall, before) = (desk.hall(self.context), context.arrived.get());
                 let all = before * desk.ranks() as u64;
                 if context.all_arrived.get() < before {
-                    if !wait(&|| hall.arrivals() >= all)? {
+                    if !wait!(|| hall.arrivals() >= all)? {
                         return Ok(false);
                     }
                     context.all_arrived.set(before);
                 }
                 let is_last = self.arrive();
                 if let (Step::Last { steps }, true) = (step, is_last) {
+                    // Copies, and the release.
                     for step in steps {
-                        // Copies, and the release.
-                        self.step::<true>(step)?;
+                        self.step_of_last(step)?;
                     }
                 }
             }
             Step::Meet { n } => {
                 let (hall, times) = (desk.hall(self.context), context.arrived.get() + *n as u64);
                 let all = times * desk.ranks() as u64;
-                if !wait(&|| hall.arrivals() >= all)? {
+                if !wait!(|| hall.arrivals() >= all)? {
                     return Ok(false);
                 }
                 context.all_arrived.set(times);
@@ -558,60 +576,56 @@ impl Now<'_> {
             }
             Step::Released => {
                 let (hall, times) = (desk.hall(self.context), context.released.get() + 1);
-                return wait(&|| hall.released() >= times);
+                return wait!(|| hall.released() >= times);
             }
         }
         Ok(true)
+    }
+
+    #[inline(never)]
+    fn step_of_last(&self, step: &Step) -> Result<bool, Aborted> {
+        self.step::<true>(step)
     }
 
     /// All that was started here is complete.
     #[inline(always)]
     fn end<const BLOCK: bool>(&self) -> Result<bool, Aborted> {
-        let (got, put) = (self.task.gets.borrow().is_empty(), self.task.puts.borrow().is_empty());
-        if got && put {
-            return Ok(true);
-        }
-        self.end_slowly::<BLOCK>()
+        if self.task.has_under_way.get() { self.end_slowly::<BLOCK>() } else { Ok(true) }
     }
 
     #[cold]
     fn end_slowly<const BLOCK: bool>(&self) -> Result<bool, Aborted> {
-        if !self.got_slowly::<BLOCK>(None)? {
-            return Ok(false);
+        let is_complete = |all: &UnderWay| all.gets.iter().chain(&all.puts).all(|one| self.inner.is_complete(one));
+        let ended = self.complete::<BLOCK>(None, is_complete)?;
+        if ended {
+            self.task.under_way.take();
+            self.task.has_under_way.set(false);
         }
-        let are_complete = || self.task.puts.borrow().iter().all(|put| self.inner.is_complete(put));
-        if !are_complete() {
-            // The network has to be looked at.
-            Conduit::progress(&self.inner.seat);
-            if !self.engine.wait::<BLOCK>(self.inner, self.task, None, are_complete)? {
-                return Ok(false);
-            }
-        }
-        self.task.puts.borrow_mut().clear();
-        Ok(true)
+        Ok(ended)
     }
 
     /// Is what was got there?
-    #[inline(always)]
+    #[cold]
     fn got<const BLOCK: bool>(&self, step: &Step) -> Result<bool, Aborted> {
-        if self.task.gets.borrow().is_empty() { Ok(true) } else { self.got_slowly::<BLOCK>(Some(step)) }
+        let got = self.complete::<BLOCK>(Some(step), |all| all.gets.iter().all(|get| self.inner.is_complete(get)))?;
+        if got {
+            self.task.under_way.borrow_mut().gets.clear();
+        }
+        Ok(got)
     }
 
-    #[cold]
-    fn got_slowly<const BLOCK: bool>(&self, step: Option<&Step>) -> Result<bool, Aborted> {
-        let are_complete = || self.task.gets.borrow().iter().all(|(get, _)| self.inner.is_complete(get));
-        if !are_complete() {
-            Conduit::progress(&self.inner.seat);
-            if !self.engine.wait::<BLOCK>(self.inner, self.task, step, are_complete)? {
-                return Ok(false);
-            }
+    fn complete<const BLOCK: bool>(
+        &self,
+        step: Option<&Step>,
+        is_complete: impl Fn(&UnderWay) -> bool,
+    ) -> Result<bool, Aborted> {
+        let ready = || is_complete(&self.task.under_way.borrow());
+        if ready() {
+            return Ok(true);
         }
-        for (_, back) in self.task.gets.borrow_mut().drain(..) {
-            if let Some((bytes, to)) = back {
-                self.copy(to, bytes.as_ptr(), bytes.len());
-            }
-        }
-        Ok(true)
+        // Whoever does not block looks at the network, too.
+        Conduit::progress(&self.inner.seat);
+        self.engine.wait::<BLOCK>(self.inner, self.task, step, &ready)
     }
 
     #[inline(always)]
@@ -636,7 +650,8 @@ impl Now<'_> {
                 let put = unsafe { self.inner.start_notice_raw(self.task.site, at, from, src.len, notice) };
                 let put = put.expect("memory of a desk or an array");
                 if !put.is_empty() {
-                    self.task.puts.borrow_mut().push(put);
+                    self.task.under_way.borrow_mut().puts.push(put);
+                    self.task.has_under_way.set(true);
                 }
             }
         }
@@ -658,7 +673,8 @@ impl Now<'_> {
             // SAFETY: the buffer is this task's, which does not end, nor touches it, before that is complete.
             let got = unsafe { rma::start_get(&inner.seat, site, at, to, len) };
             let got = inner.unless_outside(got).expect("memory of a desk or an array");
-            self.task.gets.borrow_mut().push((got, None));
+            self.task.under_way.borrow_mut().gets.push(got);
+            self.task.has_under_way.set(true);
         } else {
             let mut bytes = vec![0; len];
             inner.get_guarded(site, at, &mut bytes);

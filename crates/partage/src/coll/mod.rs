@@ -55,10 +55,11 @@ use crate::scope::{Event, Scope};
 use crate::team::{Team, TeamRank};
 use buffer::{Side, What};
 use bytemuck::Pod;
-use choice::{Key, UNKNOWN};
+use choice::{Call, Key, UNKNOWN};
 use engine::Base;
 use partage_conduit::record::Site;
 use partage_plan::coll::{Kind, OpKind};
+use std::cell::OnceCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::rc::Rc;
@@ -76,7 +77,7 @@ pub struct Collective<'a, T, State> {
     sync: (In, Out),
     algorithm: Option<Algorithm>,
     /// What it must be like.
-    fixed: Option<Rc<Key>>,
+    fixed: Option<Key>,
     _state: PhantomData<State>,
 }
 
@@ -295,7 +296,7 @@ impl<'a, T: Pod> Collective<'a, T, Ready> {
         let (team, op, root, sync, algorithm) = (self.team, self.op, self.root, self.sync, self.algorithm);
         let key = self.task(site).map(|task| task.key);
         let team = Team { inner: team.inner.clone() };
-        Plan { team, op, root, sync, algorithm, key: key.map(Rc::new), _items: PhantomData }
+        Plan { team, op, root, sync, algorithm, key, _items: PhantomData }
     }
 
     #[track_caller]
@@ -320,7 +321,7 @@ pub struct Plan<T> {
     sync: (In, Out),
     algorithm: Option<Algorithm>,
     /// Nothing: of nothing.
-    key: Option<Rc<Key>>,
+    key: Option<Key>,
     _items: PhantomData<fn(T)>,
 }
 
@@ -328,8 +329,7 @@ impl<T: Pod> Plan<T> {
     /// With these buffers, which are like those that it was made with.
     pub fn on<'b, S: Source<'b, Item = T>>(&'b self, source: S) -> Collective<'b, T, S::State> {
         let Plan { team, op, root, sync, algorithm, key, .. } = self;
-        let fixed = key.clone();
-        let (root, sync, algorithm) = (*root, *sync, *algorithm);
+        let (root, sync, algorithm, fixed) = (*root, *sync, *algorithm, *key);
         Collective { root, sync, algorithm, fixed, ..Collective::new(team, *op, source) }
     }
 }
@@ -364,66 +364,94 @@ impl<T: Pod> Collective<'_, T, Ready> {
             OpKind::Gather | OpKind::GatherAll => (1, ranks),
             OpKind::Exchange => (ranks, ranks),
         };
-        let (task, n) = match &self.dest {
+        let (n, source, dest) = match &self.dest {
             Some(dest) => {
-                let whole = |len: usize| self.whole("source", len, blocks_in, site);
-                let n = match self.op {
-                    OpKind::Broadcast | OpKind::Scatter => self.part(&dest.what, site).len,
-                    _ => whole(source.len),
+                let resizes = !matches!(self.op, OpKind::Broadcast | OpKind::Scatter);
+                let n = match resizes {
+                    true => self.whole("source", source.len, blocks_in, site),
+                    false => self.part(&dest.what, site).len,
                 };
                 let is_source = !rooted || self.op == OpKind::Gather || is_root;
                 let is_dest = !rooted || self.op != OpKind::Gather || is_root;
-                if is_dest
-                    && let What::Vec(vec) = dest.what
-                    && !matches!(self.op, OpKind::Broadcast | OpKind::Scatter)
+                if let What::Vec(vec) = dest.what
+                    && is_dest
+                    && resizes
                 {
                     // SAFETY: borrowed, and nobody else has it.
                     unsafe { (*vec).resize(n * blocks_out, T::zeroed()) };
                 }
-                let dest_part = self.part(&dest.what, site);
+                let there = self.part(&dest.what, site);
                 if is_source {
                     self.fits("source", source.len, n, blocks_in, site);
                 }
                 if is_dest {
-                    self.fits("destination", dest_part.len, n, blocks_out, site);
+                    self.fits("destination", there.len, n, blocks_out, site);
                 }
                 self.apart(dest, site);
-                (self.describe(site, n, source, dest_part, false), n)
+                (n, source, there)
             }
             None => {
                 let has_all = self.op != OpKind::Broadcast && self.op != OpKind::Permute && (!rooted || is_root);
                 let n = if has_all { self.whole("buffer", source.len, ranks, site) } else { source.len };
                 let dest = Part { base: source.base.clone(), ..source };
-                (self.describe(site, n, source, dest, in_place), n)
+                (n, source, dest)
             }
         };
         if n == 0 || size_of::<T>() == 0 {
             return None;
         }
-        let mut task = task;
-        if let Some(asked) = &task.key.algorithm
-            && let Some(why) = inner.refuses(&task.key, asked)
-        {
-            panic!("{}: {}: {asked} cannot be taken: {why}", inner.rank, site.call);
-        }
-        if let Some(fixed) = &self.fixed
-            && **fixed != task.key
-        {
-            panic!("{}: {}: the plan was made for {fixed}, and this is {}", inner.rank, site.call, task.key);
+        let mut call = Call {
+            op: self.op,
+            root: self.root.0,
+            from: UNKNOWN,
+            len: n * size_of::<T>(),
+            sync: self.sync,
+            source: source.kind,
+            dest: dest.kind,
+            in_place,
+            algorithm: 0,
+        };
+        if let Some(asked) = self.algorithm {
+            call.algorithm = self.ask(call, asked, site);
         }
         if in_place && matches!(self.op, OpKind::Exchange | OpKind::Permute) {
-            self.set_aside(&mut task, n * blocks_in);
+            return Some(self.with_a_copy(call, site, source.base, n * blocks_in));
         }
-        task.parts = match task.key.op {
-            OpKind::Permute => inner.cut(&task.key).parts,
-            _ => {
-                let prepared = inner.prepared(&task.key);
-                let parts = prepared.parts;
-                task.prepared.set(prepared).expect("it is new");
-                parts
-            }
-        };
-        Some(task)
+        Some(self.plan_for(call, site, [source.base, dest.base]))
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn plan_for(&self, call: Call, site: Site, bases: [Base; 2]) -> Task {
+        let key = Key::new(call);
+        if let Some(fixed) = self.fixed
+            && fixed != key
+        {
+            self.is_not_planned(fixed, key, site);
+        }
+        let prepared = self.team.inner.prepared(&key);
+        let parts = prepared.parts;
+        // Whose block comes here in a permutation is not known yet.
+        let prepared = if call.op == OpKind::Permute { OnceCell::new() } else { OnceCell::from(prepared) };
+        Task::new(site, key, bases, parts, prepared)
+    }
+
+    #[cold]
+    #[track_caller]
+    fn is_not_planned(&self, fixed: Key, key: Key, site: Site) -> ! {
+        let me = self.team.inner.rank;
+        panic!("{me}: {}: the plan was made for {}, and this is {}", site.call, fixed.call(), key.call());
+    }
+
+    /// The number of an algorithm that was asked for, if it is one for this call.
+    #[cold]
+    #[track_caller]
+    fn ask(&self, call: Call, asked: Algorithm, site: Site) -> u16 {
+        let inner = &self.team.inner;
+        if let Some(why) = inner.refuses(&call, &asked) {
+            panic!("{}: {}: {asked} cannot be taken: {why}", inner.rank, site.call);
+        }
+        inner.engine.asked.number(asked)
     }
 
     /// The buffer on this rank.
@@ -454,22 +482,6 @@ impl<T: Pod> Collective<'_, T, Ready> {
         }
     }
 
-    /// What is done with blocks of so many elements.
-    fn describe(&self, site: Site, n: usize, source: Part, dest: Part, in_place: bool) -> Task {
-        let key = Key {
-            op: self.op,
-            root: self.root.0,
-            from: UNKNOWN,
-            len: n * size_of::<T>(),
-            sync: self.sync,
-            source: source.kind,
-            dest: dest.kind,
-            in_place,
-            algorithm: self.algorithm,
-        };
-        Task::new(site, key, [source.base, dest.base])
-    }
-
     /// The length of a block, of which so many must be there.
     #[inline]
     #[track_caller]
@@ -485,19 +497,25 @@ impl<T: Pod> Collective<'_, T, Ready> {
         len / blocks
     }
 
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     fn fits(&self, what: &str, len: usize, n: usize, blocks: usize, site: Site) {
-        let needed = n * blocks;
-        if len != needed {
-            let (me, of) =
-                (self.team.inner.rank, if blocks > 1 { format!(" ({blocks} blocks of {n})") } else { String::new() });
-            let by = match len < needed {
-                true => format!("{} are missing", needed - len),
-                false => format!("{} are too many; give a slice of it", len - needed),
-            };
-            panic!("{me}: {}: the {what} has {len} elements, and {needed} pass{of}: {by}", site.call);
+        if len != n * blocks {
+            self.does_not_fit(what, len, n, blocks, site);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn does_not_fit(&self, what: &str, len: usize, n: usize, blocks: usize, site: Site) -> ! {
+        let (me, needed) = (self.team.inner.rank, n * blocks);
+        let of = if blocks > 1 { format!(" ({blocks} blocks of {n})") } else { String::new() };
+        let by = match len < needed {
+            true => format!("{} are missing", needed - len),
+            false => format!("{} are too many; give a slice of it", len - needed),
+        };
+        panic!("{me}: {}: the {what} has {len} elements, and {needed} pass{of}: {by}", site.call);
     }
 
     /// Source and destination may be slices of one array, but not of the same elements.
@@ -515,22 +533,23 @@ impl<T: Pod> Collective<'_, T, Ready> {
 
     /// What cannot be done in place is done with a copy of the source.
     #[cold]
-    fn set_aside(&self, task: &mut Task, elements: usize) {
+    #[track_caller]
+    fn with_a_copy(&self, mut call: Call, site: Site, base: Base, elements: usize) -> Task {
         let len = elements * size_of::<T>();
         let inner = &self.team.inner;
-        let from = match &task.bases[0] {
+        let from = match &base {
             Base::Private(p) => *p,
             shared => inner.own_table().locate(shared.at(inner.rank), len).expect("memory of this rank"),
         };
         let mut copy = vec![0u64; len.div_ceil(8)].into_boxed_slice();
         // SAFETY: this rank's part of the buffer, and memory of its own.
         unsafe { partage_conduit::copy::between(copy.as_mut_ptr().cast(), from, len) };
-        task.bases[0] = Base::Private(copy.as_mut_ptr().cast());
-        task.aside = Some(copy);
-        (task.key.source, task.key.in_place) = (Kind::Private, false);
+        (call.source, call.in_place) = (Kind::Private, false);
         // Nobody writes to what has not been copied yet.
-        if task.key.sync.0 == In::No {
-            task.key.sync.0 = In::My;
+        if call.sync.0 == In::No {
+            call.sync.0 = In::My;
         }
+        let source = Base::Private(copy.as_mut_ptr().cast());
+        self.plan_for(call, site, [source, base]).with_source(copy)
     }
 }
