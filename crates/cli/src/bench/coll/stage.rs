@@ -332,7 +332,7 @@ mod tests {
     fn sides_take_turns() {
         let path = std::env::temp_dir().join(format!("partage-stage-{}", std::process::id()));
         let stage = Stage::create(&path).unwrap();
-        let done: Vec<AtomicU64> = (0..2).map(|_| AtomicU64::new(0)).collect();
+        let done = [AtomicU64::new(0), AtomicU64::new(0)];
         std::thread::scope(|s| {
             for (side, done) in done.iter().enumerate() {
                 for me in 0..2 {
