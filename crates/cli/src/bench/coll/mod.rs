@@ -387,7 +387,9 @@ impl Sides {
             Sample { operation, bytes, mode, by, touched, rotating, calls: 1, batches: 1 }
         };
         let mut kinds = vec![];
-        for &mode in cell.modes() {
+        // A stream without synchronization is compared with the one that has it.
+        let wanted = |mode: Mode| stream || is_named(&cell.name(self.ranks, mode), &options.only);
+        for &mode in cell.modes().iter().filter(|&&mode| wanted(mode)) {
             kinds.push(Kind { side: OURS, sample: sample(mode, By::Library) });
             if options.against.is_some() {
                 kinds.push(Kind { side: OURS, sample: sample(mode, By::Other) });
