@@ -250,6 +250,12 @@ impl Calls {
         self.other.set(is);
     }
 
+    /// Is there such a thing?
+    #[inline(always)]
+    pub fn has_other(&self) -> bool {
+        self.other.get()
+    }
+
     /// Is no call kept back?
     #[inline(always)]
     pub fn is_flushed(&self) -> bool {

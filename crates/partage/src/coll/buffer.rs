@@ -74,6 +74,7 @@ impl<T> Clone for What<T> {
 }
 
 impl<'a, T> Side<'a, T> {
+    #[inline(always)]
     fn new(what: What<T>) -> Side<'a, T> {
         Side { what, _borrowed: PhantomData }
     }
@@ -81,12 +82,14 @@ impl<'a, T> Side<'a, T> {
 
 impl<T: Pod> Buffer for [T] {
     type Item = T;
+    #[inline(always)]
     fn side(&self) -> Side<'_, T> {
         Side::new(What::Private(self.as_ptr().cast_mut(), self.len()))
     }
 }
 
 impl<T: Pod> BufferMut for [T] {
+    #[inline(always)]
     fn side_mut(&mut self) -> Side<'_, T> {
         Side::new(What::Private(self.as_mut_ptr(), self.len()))
     }
@@ -94,12 +97,14 @@ impl<T: Pod> BufferMut for [T] {
 
 impl<T: Pod, const N: usize> Buffer for [T; N] {
     type Item = T;
+    #[inline(always)]
     fn side(&self) -> Side<'_, T> {
         self[..].side()
     }
 }
 
 impl<T: Pod, const N: usize> BufferMut for [T; N] {
+    #[inline(always)]
     fn side_mut(&mut self) -> Side<'_, T> {
         self[..].side_mut()
     }
@@ -107,12 +112,14 @@ impl<T: Pod, const N: usize> BufferMut for [T; N] {
 
 impl<T: Pod> Buffer for Vec<T> {
     type Item = T;
+    #[inline(always)]
     fn side(&self) -> Side<'_, T> {
         self[..].side()
     }
 }
 
 impl<T: Pod> BufferMut for Vec<T> {
+    #[inline(always)]
     fn side_mut(&mut self) -> Side<'_, T> {
         Side::new(What::Vec(self))
     }
@@ -120,12 +127,14 @@ impl<T: Pod> BufferMut for Vec<T> {
 
 impl<T: Pod> Buffer for SharedArray<T> {
     type Item = T;
+    #[inline(always)]
     fn side(&self) -> Side<'_, T> {
         Side::new(What::Shared(self, 0..self.len()))
     }
 }
 
 impl<T: Pod> BufferMut for SharedArray<T> {
+    #[inline(always)]
     fn side_mut(&mut self) -> Side<'_, T> {
         Buffer::side(&*self)
     }
@@ -133,6 +142,7 @@ impl<T: Pod> BufferMut for SharedArray<T> {
 
 impl<B: Buffer + ?Sized> Buffer for &B {
     type Item = B::Item;
+    #[inline(always)]
     fn side(&self) -> Side<'_, B::Item> {
         (**self).side()
     }
@@ -140,12 +150,14 @@ impl<B: Buffer + ?Sized> Buffer for &B {
 
 impl<B: Buffer + ?Sized> Buffer for &mut B {
     type Item = B::Item;
+    #[inline(always)]
     fn side(&self) -> Side<'_, B::Item> {
         (**self).side()
     }
 }
 
 impl<B: BufferMut + ?Sized> BufferMut for &mut B {
+    #[inline(always)]
     fn side_mut(&mut self) -> Side<'_, B::Item> {
         (**self).side_mut()
     }
@@ -154,6 +166,7 @@ impl<B: BufferMut + ?Sized> BufferMut for &mut B {
 impl<'a, B: Buffer + ?Sized> Source<'a> for &'a B {
     type Item = B::Item;
     type State = NeedsTo;
+    #[inline(always)]
     fn into_side(self) -> Side<'a, B::Item> {
         self.side()
     }
@@ -162,6 +175,7 @@ impl<'a, B: Buffer + ?Sized> Source<'a> for &'a B {
 impl<'a, B: BufferMut + ?Sized> Source<'a> for &'a mut B {
     type Item = B::Item;
     type State = Ready;
+    #[inline(always)]
     fn into_side(self) -> Side<'a, B::Item> {
         self.side_mut()
     }
@@ -169,6 +183,7 @@ impl<'a, B: BufferMut + ?Sized> Source<'a> for &'a mut B {
 
 impl<'a, B: BufferMut + ?Sized> Dest<'a> for &'a mut B {
     type Item = B::Item;
+    #[inline(always)]
     fn into_side(self) -> Side<'a, B::Item> {
         self.side_mut()
     }
@@ -177,6 +192,7 @@ impl<'a, B: BufferMut + ?Sized> Dest<'a> for &'a mut B {
 impl<'a, T: Pod> Source<'a> for SharedSlice<'a, T> {
     type Item = T;
     type State = NeedsTo;
+    #[inline(always)]
     fn into_side(self) -> Side<'a, T> {
         Side::new(What::Shared(self.array(), self.indices()))
     }
@@ -184,6 +200,7 @@ impl<'a, T: Pod> Source<'a> for SharedSlice<'a, T> {
 
 impl<'a, T: Pod> Dest<'a> for SharedSlice<'a, T> {
     type Item = T;
+    #[inline(always)]
     fn into_side(self) -> Side<'a, T> {
         Side::new(What::Shared(self.array(), self.indices()))
     }

@@ -19,7 +19,7 @@ const REMEMBERED: usize = 64;
 pub(super) const UNKNOWN: u32 = u32::MAX;
 
 /// What plans depend on, in a few words that are quickly compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Key {
     what: u64,
     ends: u64,

@@ -127,7 +127,7 @@ pub(crate) struct Task {
     /// How many parts pass.
     pub(super) parts: usize,
     first: Cell<u64>,
-    place: Cell<Place>,
+    place: Place,
     /// Transfers from and to other nodes that are under way, if there were any.
     under_way: RefCell<UnderWay>,
     has_under_way: Cell<bool>,
@@ -142,28 +142,29 @@ struct UnderWay {
 }
 
 /// How far a task is.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Place {
-    part: usize,
-    step: usize,
+    part: Cell<usize>,
+    step: Cell<usize>,
     /// This part has begun.
-    begun: bool,
+    begun: Cell<bool>,
     /// The claim of a permutation has been made.
-    claimed: bool,
+    claimed: Cell<bool>,
 }
 
 impl Task {
+    /// One of which the rest is still to be said.
     #[inline(always)]
-    pub(super) fn new(site: Site, key: Key, bases: [Base; 2], parts: usize, prepared: OnceCell<Rc<Prepared>>) -> Task {
+    pub(super) fn new(site: Site) -> Task {
         Task {
             site,
-            key,
-            prepared,
-            bases,
+            key: Key::default(),
+            prepared: OnceCell::new(),
+            bases: [Base::Same(0), Base::Same(0)],
             _source: None,
-            parts,
+            parts: 1,
             first: Cell::new(0),
-            place: Cell::default(),
+            place: Place::default(),
             under_way: RefCell::default(),
             has_under_way: Cell::new(false),
             busy: Cell::new(false),
@@ -171,9 +172,9 @@ impl Task {
         }
     }
 
-    /// The same, whose source this is.
-    pub(super) fn with_source(self, source: Box<[u64]>) -> Task {
-        Task { _source: Some(source), ..self }
+    /// This is its source, and lives as long.
+    pub(super) fn set_source(&mut self, source: Box<[u64]>) {
+        self._source = Some(source);
     }
 
     pub fn is_done(&self) -> bool {
@@ -181,7 +182,7 @@ impl Task {
     }
 
     fn epoch(&self) -> u64 {
-        self.first.get() + self.place.get().part as u64
+        self.first.get() + self.place.part.get() as u64
     }
 }
 
@@ -194,7 +195,7 @@ struct Waits<'a> {
 impl fmt::Display for Waits<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Waits { task, step } = self;
-        let Place { part, step: number, .. } = task.place.get();
+        let (part, number) = (task.place.part.get(), task.place.step.get());
         write!(f, "{} ({}", task.site, task.key.call())?;
         if let Some(prepared) = task.prepared.get() {
             write!(f, ", {}, step {} of {}", prepared.algorithm, number + 1, prepared.plan(part).steps.len())?;
@@ -270,8 +271,8 @@ impl Engine {
     pub fn complete(&self, inner: &Rc<Inner>, task: &Task) {
         self.serve(inner);
         if !task.is_done() {
-            let step = || task.prepared.get().map(|p| &p.plan(task.place.get().part).steps);
-            let site = || Waits { task, step: step().and_then(|steps| steps.get(task.place.get().step)) };
+            let step = || task.prepared.get().map(|p| &p.plan(task.place.part.get()).steps);
+            let site = || Waits { task, step: step().and_then(|steps| steps.get(task.place.step.get())) };
             inner.unless_over(inner.wait_saying(site, || task.is_done()));
         }
     }
@@ -310,12 +311,12 @@ impl Engine {
             if task.busy.replace(true) {
                 continue;
             }
-            let before = task.place.get();
+            let place = || (task.place.part.get(), task.place.step.get());
+            let before = place();
             // Who waits finds out that the job is over.
             let _ = self.advance::<false>(inner, &task);
             task.busy.set(false);
-            let after = task.place.get();
-            some |= task.is_done() || (before.part, before.step) != (after.part, after.step);
+            some |= task.is_done() || before != place();
         }
         let mut pending = self.pending.borrow_mut();
         pending.retain(|task| !task.is_done());
@@ -337,16 +338,17 @@ impl Engine {
     /// Goes on as far as it can, or, blocking, to the end; whether it is there.
     fn advance<const BLOCK: bool>(&self, inner: &Rc<Inner>, task: &Task) -> Result<bool, Aborted> {
         loop {
-            let mut place = task.place.get();
+            let (place, part) = (&task.place, task.place.part.get());
             let epoch = task.epoch();
             let context = (epoch % CONTEXTS as u64) as usize;
-            if !place.begun {
-                let is_free = || epoch < CONTEXTS as u64 || self.have_ended(epoch - CONTEXTS as u64);
-                if !is_free() && !self.wait::<BLOCK>(inner, task, None, is_free)? {
-                    return Ok(false);
+            if !place.begun.get() {
+                if inner.calls.has_other() && epoch >= CONTEXTS as u64 {
+                    let is_free = || self.have_ended(epoch - CONTEXTS as u64);
+                    if !self.wait::<BLOCK>(inner, task, None, is_free)? {
+                        return Ok(false);
+                    }
                 }
-                place.begun = true;
-                task.place.set(place);
+                place.begun.set(true);
             }
             let prepared = match task.prepared.get() {
                 Some(prepared) => prepared,
@@ -358,23 +360,25 @@ impl Engine {
                     None => return Ok(false),
                 },
             };
-            let plan = prepared.plan(place.part);
-            let now = Now { engine: self, inner, task, context, offset: place.part * prepared.part };
-            for (i, step) in plan.steps.iter().enumerate().skip(place.step) {
+            let plan = prepared.plan(part);
+            let now = Now { engine: self, inner, task, context, offset: part * prepared.part };
+            for step in &plan.steps[place.step.get()..] {
                 if !now.step::<BLOCK>(step)? {
                     return Ok(false);
                 }
-                task.place.set(Place { step: i + 1, ..task.place.get() });
+                place.step.set(place.step.get() + 1);
             }
             if !now.end::<BLOCK>()? {
                 return Ok(false);
             }
             self.ended(context, plan);
-            if place.part + 1 == prepared.parts {
+            if part + 1 == prepared.parts {
                 task.done.set(true);
                 return Ok(true);
             }
-            task.place.set(Place { part: place.part + 1, ..Place::default() });
+            place.part.set(part + 1);
+            place.step.set(0);
+            place.begun.set(false);
         }
     }
 
@@ -407,8 +411,7 @@ impl Engine {
     /// Tells the rank to which this one permutes, and hears from the one that permutes to this.
     fn claim<const BLOCK: bool>(&self, inner: &Rc<Inner>, task: &Task, context: usize) -> Result<Option<u32>, Aborted> {
         let (desk, to) = (&self.desk, task.key.root() as usize);
-        let place = task.place.get();
-        if !place.claimed {
+        if !task.place.claimed.get() {
             let me = desk.rank() as u32;
             match desk.claims_of(to, context) {
                 Some(claims) => {
@@ -421,7 +424,7 @@ impl Engine {
                     inner.send_notice(task.site, At::guarded(to as u32, 0), &[], Notice::Add { offset, value });
                 }
             }
-            task.place.set(Place { claimed: true, ..place });
+            task.place.claimed.set(true);
         }
         let (claims, before) = (desk.claims(context), self.contexts[context].claims.get());
         if !self.wait::<BLOCK>(inner, task, None, || claims.since(before).times > 0)? {

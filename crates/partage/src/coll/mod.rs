@@ -75,9 +75,10 @@ pub struct Collective<'a, T, State> {
     /// The root; of a permutation where this rank's block goes.
     root: TeamRank,
     sync: (In, Out),
-    algorithm: Option<Algorithm>,
+    /// The one that was asked for, as the engine has it; 0: the table's choice.
+    algorithm: u16,
     /// What it must be like.
-    fixed: Option<Key>,
+    fixed: Option<&'a Key>,
     _state: PhantomData<State>,
 }
 
@@ -92,6 +93,7 @@ impl Team {
     ///     assert_eq!(x, [2, 5]);
     /// });
     /// ```
+    #[inline(always)]
     pub fn broadcast<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
         Collective::new(self, OpKind::Broadcast, source)
     }
@@ -107,6 +109,7 @@ impl Team {
     ///     assert_eq!(mine[1], 11 + 10 * job.rank().0);
     /// });
     /// ```
+    #[inline(always)]
     pub fn scatter<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
         Collective::new(self, OpKind::Scatter, source)
     }
@@ -121,6 +124,7 @@ impl Team {
     ///     assert_eq!(all, if job.rank().0 == 1 { vec![0, 1, 2] } else { vec![] });
     /// });
     /// ```
+    #[inline(always)]
     pub fn gather<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
         Collective::new(self, OpKind::Gather, source)
     }
@@ -136,6 +140,7 @@ impl Team {
     ///     assert_eq!(all, [0, 1, 4]);
     /// });
     /// ```
+    #[inline(always)]
     pub fn gather_all<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
         Collective::new(self, OpKind::GatherAll, source)
     }
@@ -151,6 +156,7 @@ impl Team {
     ///     assert_eq!(columns, [me, 10 + me, 20 + me]);
     /// });
     /// ```
+    #[inline(always)]
     pub fn exchange<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
         Collective::new(self, OpKind::Exchange, source)
     }
@@ -165,6 +171,7 @@ impl Team {
     ///     assert_eq!(come, [job.neighbor(-1).0]);
     /// });
     /// ```
+    #[inline(always)]
     pub fn permute<'a, S: Source<'a>>(&'a self, source: S, to: TeamRank) -> Collective<'a, S::Item, S::State> {
         Collective { root: to, ..Collective::new(self, OpKind::Permute, source) }
     }
@@ -181,6 +188,7 @@ impl Team {
 }
 
 impl<'a, T: Pod, State> Collective<'a, T, State> {
+    #[inline(always)]
     fn new<S: Source<'a, Item = T>>(team: &'a Team, op: OpKind, source: S) -> Collective<'a, T, State> {
         Collective {
             team,
@@ -189,13 +197,14 @@ impl<'a, T: Pod, State> Collective<'a, T, State> {
             dest: None,
             root: TeamRank(0),
             sync: (In::All, Out::All),
-            algorithm: None,
+            algorithm: 0,
             fixed: None,
             _state: PhantomData,
         }
     }
 
     /// Where the result goes.
+    #[inline(always)]
     pub fn to<D: Dest<'a, Item = T>>(self, dest: D) -> Collective<'a, T, Ready> {
         let Collective { team, op, source, root, sync, algorithm, fixed, .. } = self;
         let dest = Some(dest.into_side());
@@ -203,12 +212,14 @@ impl<'a, T: Pod, State> Collective<'a, T, State> {
     }
 
     /// The rank from which, or to which, all blocks go. (A permutation has none.)
+    #[inline(always)]
     pub fn root(self, root: TeamRank) -> Self {
         let root = if self.op == OpKind::Permute { self.root } else { root };
         Collective { root, ..self }
     }
 
     /// When data may be touched, and when a rank may return.
+    #[inline(always)]
     pub fn sync(self, before: In, after: Out) -> Self {
         Collective { sync: (before, after), ..self }
     }
@@ -226,7 +237,10 @@ impl<'a, T: Pod, State> Collective<'a, T, State> {
     #[track_caller]
     pub fn algorithm(self, name: &str) -> Self {
         match name.parse() {
-            Ok(algorithm) => Collective { algorithm: Some(algorithm), ..self },
+            Ok(algorithm) => {
+                let algorithm = self.team.inner.engine.asked.number(algorithm);
+                Collective { algorithm, ..self }
+            }
             Err(why) => panic!("{}: {}: algorithm: {why}", self.team.inner.rank, self.op),
         }
     }
@@ -240,7 +254,8 @@ impl<'a, T: Pod> Collective<'a, T, Ready> {
         let team = self.team;
         let site = self.site();
         team.may_meet(|| site);
-        if let Some(task) = self.task(site) {
+        let mut task = Task::new(site);
+        if self.describe(site, &mut task) {
             team.inner.engine.run(&team.inner, &task);
         }
     }
@@ -269,7 +284,10 @@ impl<'a, T: Pod> Collective<'a, T, Ready> {
         let site = self.site();
         team.may_meet(|| site);
         debug_assert!(Rc::ptr_eq(&scope.job.all().inner, &team.inner), "a rank has one job");
-        let Some(task) = self.task(site) else { return Event::ready(()) };
+        let mut task = Task::new(site);
+        if !self.describe(site, &mut task) {
+            return Event::ready(());
+        }
         let task = Rc::new(task);
         team.inner.engine.start(&team.inner, task.clone());
         Event::collective(team.inner.clone(), task, ())
@@ -294,7 +312,8 @@ impl<'a, T: Pod> Collective<'a, T, Ready> {
         let site = self.site();
         self.team.may_meet(|| site);
         let (team, op, root, sync, algorithm) = (self.team, self.op, self.root, self.sync, self.algorithm);
-        let key = self.task(site).map(|task| task.key);
+        let mut task = Task::new(site);
+        let key = self.describe(site, &mut task).then_some(task.key);
         let team = Team { inner: team.inner.clone() };
         Plan { team, op, root, sync, algorithm, key, _items: PhantomData }
     }
@@ -319,7 +338,7 @@ pub struct Plan<T> {
     op: OpKind,
     root: TeamRank,
     sync: (In, Out),
-    algorithm: Option<Algorithm>,
+    algorithm: u16,
     /// Nothing: of nothing.
     key: Option<Key>,
     _items: PhantomData<fn(T)>,
@@ -329,7 +348,7 @@ impl<T: Pod> Plan<T> {
     /// With these buffers, which are like those that it was made with.
     pub fn on<'b, S: Source<'b, Item = T>>(&'b self, source: S) -> Collective<'b, T, S::State> {
         let Plan { team, op, root, sync, algorithm, key, .. } = self;
-        let (root, sync, algorithm, fixed) = (*root, *sync, *algorithm, *key);
+        let (root, sync, algorithm, fixed) = (*root, *sync, *algorithm, key.as_ref());
         Collective { root, sync, algorithm, fixed, ..Collective::new(team, *op, source) }
     }
 }
@@ -343,10 +362,10 @@ struct Part {
 }
 
 impl<T: Pod> Collective<'_, T, Ready> {
-    /// What is to be done; nothing if there is nothing.
-    #[inline]
+    /// Says what is to be done; false if that is nothing.
+    #[inline(always)]
     #[track_caller]
-    fn task(self, site: Site) -> Option<Task> {
+    fn describe(&self, site: Site, task: &mut Task) -> bool {
         let inner = &self.team.inner;
         let (ranks, me, root) = (inner.size, inner.rank.index(), self.root.index());
         if root >= ranks {
@@ -398,9 +417,9 @@ impl<T: Pod> Collective<'_, T, Ready> {
             }
         };
         if n == 0 || size_of::<T>() == 0 {
-            return None;
+            return false;
         }
-        let mut call = Call {
+        let call = Call {
             op: self.op,
             root: self.root.0,
             from: UNKNOWN,
@@ -409,31 +428,35 @@ impl<T: Pod> Collective<'_, T, Ready> {
             source: source.kind,
             dest: dest.kind,
             in_place,
-            algorithm: 0,
+            algorithm: self.algorithm,
         };
-        if let Some(asked) = self.algorithm {
-            call.algorithm = self.ask(call, asked, site);
+        if self.algorithm != 0 {
+            self.check_algorithm(call, site);
         }
         if in_place && matches!(self.op, OpKind::Exchange | OpKind::Permute) {
-            return Some(self.with_a_copy(call, site, source.base, n * blocks_in));
+            self.with_a_copy(task, call, source.base, n * blocks_in);
+            return true;
         }
-        Some(self.plan_for(call, site, [source.base, dest.base]))
+        task.bases = [source.base, dest.base];
+        self.plan_for(task, call);
+        true
     }
 
     #[inline(always)]
     #[track_caller]
-    fn plan_for(&self, call: Call, site: Site, bases: [Base; 2]) -> Task {
-        let key = Key::new(call);
+    fn plan_for(&self, task: &mut Task, call: Call) {
+        task.key = Key::new(call);
         if let Some(fixed) = self.fixed
-            && fixed != key
+            && *fixed != task.key
         {
-            self.is_not_planned(fixed, key, site);
+            self.is_not_planned(*fixed, task.key, task.site);
         }
-        let prepared = self.team.inner.prepared(&key);
-        let parts = prepared.parts;
+        let prepared = self.team.inner.prepared(&task.key);
+        task.parts = prepared.parts;
         // Whose block comes here in a permutation is not known yet.
-        let prepared = if call.op == OpKind::Permute { OnceCell::new() } else { OnceCell::from(prepared) };
-        Task::new(site, key, bases, parts, prepared)
+        if call.op != OpKind::Permute {
+            task.prepared = OnceCell::from(prepared);
+        }
     }
 
     #[cold]
@@ -443,15 +466,16 @@ impl<T: Pod> Collective<'_, T, Ready> {
         panic!("{me}: {}: the plan was made for {}, and this is {}", site.call, fixed.call(), key.call());
     }
 
-    /// The number of an algorithm that was asked for, if it is one for this call.
+    /// An algorithm that was asked for must be one for this call.
     #[cold]
     #[track_caller]
-    fn ask(&self, call: Call, asked: Algorithm, site: Site) -> u16 {
+    fn check_algorithm(&self, call: Call, site: Site) {
         let inner = &self.team.inner;
-        if let Some(why) = inner.refuses(&call, &asked) {
+        if let Some(asked) = inner.engine.asked.get(call.algorithm)
+            && let Some(why) = inner.refuses(&call, &asked)
+        {
             panic!("{}: {}: {asked} cannot be taken: {why}", inner.rank, site.call);
         }
-        inner.engine.asked.number(asked)
     }
 
     /// The buffer on this rank.
@@ -534,7 +558,7 @@ impl<T: Pod> Collective<'_, T, Ready> {
     /// What cannot be done in place is done with a copy of the source.
     #[cold]
     #[track_caller]
-    fn with_a_copy(&self, mut call: Call, site: Site, base: Base, elements: usize) -> Task {
+    fn with_a_copy(&self, task: &mut Task, mut call: Call, base: Base, elements: usize) {
         let len = elements * size_of::<T>();
         let inner = &self.team.inner;
         let from = match &base {
@@ -549,7 +573,8 @@ impl<T: Pod> Collective<'_, T, Ready> {
         if call.sync.0 == In::No {
             call.sync.0 = In::My;
         }
-        let source = Base::Private(copy.as_mut_ptr().cast());
-        self.plan_for(call, site, [source, base]).with_source(copy)
+        task.bases = [Base::Private(copy.as_mut_ptr().cast()), base];
+        task.set_source(copy);
+        self.plan_for(task, call);
     }
 }
