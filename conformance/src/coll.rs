@@ -558,8 +558,28 @@ fn roots(job: &Job) {
 /// Algorithms by their names, also where they have no plan for a call.
 fn named(job: &Job) {
     const NAMES: [&str; 23] = [
-        "flat", "flat:push", "flat:pull", "flat:split", "flat:mail", "tree2", "tree2:pull", "tree3:push", "tree4:mail", "ring", "ring/8",
-        "ring:pull", "scatter-gather2", "xor", "pairwise", "bruck", "dissemination", "leader", "leader1", "last", "flat@1k", "tree2@512",
+        "flat",
+        "flat:push",
+        "flat:pull",
+        "flat:split",
+        "flat:mail",
+        "tree2",
+        "tree2:pull",
+        "tree3:push",
+        "tree4:mail",
+        "ring",
+        "ring/8",
+        "ring:pull",
+        "scatter-gather2",
+        "xor",
+        "pairwise",
+        "bruck",
+        "dissemination",
+        "leader",
+        "leader1",
+        "last",
+        "flat@1k",
+        "tree2@512",
         "ring@8k",
     ];
     let (pool, mut random) = (Pool::<u64>::new(job, 1200 * job.size()), Random::new(6));
