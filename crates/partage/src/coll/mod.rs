@@ -355,8 +355,8 @@ impl<T: Pod> Plan<T> {
 }
 
 impl<T: Pod> Collective<'_, T, Ready> {
-    /// Says what is to be done; false if that is nothing.
-    #[inline(always)]
+    /// Says what is to be done; false if that is nothing. (In line, the builder would be copied once more.)
+    #[inline(never)]
     #[track_caller]
     fn describe(&self, site: Site, task: &mut Task) -> bool {
         let inner = &self.team.inner;
