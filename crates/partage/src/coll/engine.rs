@@ -600,10 +600,14 @@ impl Now<'_> {
             Step::Put { to, src, dst } => self.put(*to, *src, *dst),
             Step::Get { from, src, dst } => self.get(*from, *src, *dst),
             Step::Copy { src, dst } => self.copy(self.mine(*dst), self.mine(*src), src.len),
-            Step::Carry { from, src, to, dst } => {
-                let place = |rank, span| self.near(rank, span).expect("all ranks are on one node");
-                self.copy(place(*to, *dst), place(*from, *src), src.len);
-            }
+            Step::Carry { from, src, to, dst } => match self.near(*to, *dst) {
+                Some(there) => {
+                    let here = self.near(*from, *src).expect("memory of this rank or of its node");
+                    self.copy(there, here, src.len);
+                }
+                None => self.put_far(self.far(*to, *dst), self.mine(*src), src.len),
+            },
+            Step::Each { len, step } => return self.each::<BLOCK>(*len, step),
             Step::Send { to, src } => {
                 let known = self.known(*to);
                 let (sent, taken) = (known.letters_sent.get(), &desk.from(*to).taken[self.context]);
@@ -759,6 +763,45 @@ impl Now<'_> {
                 }
             }
         }
+    }
+
+    /// A put that has arrived when the next step begins.
+    #[cold]
+    fn put_far(&self, at: At, from: *const u8, len: usize) {
+        let (inner, site) = (self.inner, self.task.site);
+        if inner.is_network(at) {
+            // SAFETY: the buffer is this task's, which does not end, nor touches it, before that is complete.
+            let put = unsafe { rma::start_put(&inner.seat, site, at, from, len) };
+            let put = inner.unless_outside(put).expect("memory of an array");
+            self.task.under_way.borrow_mut().gets.push(put);
+            self.task.has_under_way.set(true);
+        } else {
+            let mut bytes = vec![0; len];
+            self.copy(bytes.as_mut_ptr(), from, len);
+            inner.put_guarded(site, at, &bytes);
+        }
+    }
+
+    /// A copy, so many bytes at a time. To and from other nodes all are under way at once.
+    #[cold]
+    fn each<const BLOCK: bool>(&self, len: usize, step: &Step) -> Result<bool, Aborted> {
+        let cut = |span: Span, at: usize| Span { at: span.at + at, len: len.min(span.len - at), ..span };
+        match *step {
+            Step::Get { from, src, dst } => {
+                (0..src.len).step_by(len).for_each(|at| self.get(from, cut(src, at), cut(dst, at)));
+            }
+            Step::Carry { from, src, to, dst } => {
+                for at in (0..src.len).step_by(len) {
+                    let (src, dst) = (cut(src, at), cut(dst, at));
+                    match (self.near(to, dst), self.near(from, src)) {
+                        (Some(there), Some(here)) => self.copy(there, here, src.len),
+                        _ => self.put_far(self.far(to, dst), self.mine(src), src.len),
+                    }
+                }
+            }
+            _ => return self.step::<BLOCK>(step),
+        }
+        Ok(true)
     }
 
     #[inline(always)]
