@@ -3,7 +3,7 @@
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
 //! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks, [`slots`] and [`halo`] those of lanes and of what is built of them,
 //! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`signal`] and [`ways`] those of
-//! semaphores and of signals by every way, [`remote`] that of other threads of ranks, [`mailbox`] that of mailboxes, [`found`] what reviews found, [`litmus`] what the
+//! semaphores and of signals by every way, [`remote`] that of other threads of ranks, [`mailbox`] that of mailboxes, [`coll`] that of collectives, [`found`] what reviews found, [`litmus`] what the
 //! memory model promises. [`soak`] is random traffic with checked contents, for as long as one likes.
 
 use partage::prelude::*;
@@ -17,6 +17,7 @@ use std::sync::Once;
 pub mod am;
 pub mod array;
 pub mod atomic;
+pub mod coll;
 pub mod found;
 pub mod halo;
 pub mod litmus;
@@ -50,6 +51,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(&ways::CASES)
         .chain(&remote::CASES)
         .chain(&mailbox::CASES)
+        .chain(&coll::CASES)
         .chain(&found::CASES)
         .chain(&litmus::CASES)
 }
@@ -147,6 +149,14 @@ pub fn words(payload: Box<dyn std::any::Any + Send>) -> String {
 
 /// What `f` says, which panics: nothing is printed, so that a panic that is printed is one that nobody expected.
 pub fn refusal<R>(what: &str, f: impl FnOnce() -> R) -> String {
+    match attempt(f) {
+        Ok(_) => panic!("{what}: went well, and should not have"),
+        Err(said) => said,
+    }
+}
+
+/// What comes of `f`, or what it says if it panics, without printing that.
+pub fn attempt<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     thread_local!(static EXPECTED: Cell<bool> = const { Cell::new(false) });
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -160,10 +170,7 @@ pub fn refusal<R>(what: &str, f: impl FnOnce() -> R) -> String {
     EXPECTED.set(true);
     let ended = panic::catch_unwind(AssertUnwindSafe(f));
     EXPECTED.set(false);
-    match ended {
-        Ok(_) => panic!("{what}: went well, and should not have"),
-        Err(payload) => words(payload),
-    }
+    ended.map_err(words)
 }
 
 /// A small generator, the same on every rank that starts it alike.

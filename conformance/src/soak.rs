@@ -1,5 +1,6 @@
 //! Random traffic with checked contents.
 
+use crate::coll::Pool;
 use crate::litmus::Litmus;
 use crate::region::Any;
 use crate::{Blob, Random, are, bytes, mixed, with_shape};
@@ -352,6 +353,25 @@ pub fn locks(job: &Job, time: Duration, seed: u64) {
     job.free_mutex(alone[me.index()]);
     job.barrier();
     job.free_all(told);
+    more.end();
+}
+
+/// Rounds of collectives of every kind, root, length and sync mode, until the time is over: streams without barriers on a few
+/// buffers, and batches in which nobody waits. What must come out is known to all: the same generator runs everywhere.
+pub fn collectives(job: &Job, time: Duration, seed: u64) {
+    let n = job.size();
+    // Rarely longer than this, and as long in all on few ranks as on many.
+    let most = (60_000 / n / n).max(40);
+    let (words, letters) = (Pool::<u64>::new(job, 40 + 3 * most * n), Pool::<u8>::new(job, 40 + 3 * most * n));
+    let mut more = Rounds::new(job, time);
+    while let Some(round) = more.next() {
+        let mut random = Random::new(seed ^ round << 20);
+        words.stream(20, most, &mut random);
+        letters.stream(20, most, &mut random);
+        words.batch(20, most, &mut random);
+        letters.batch(20, most, &mut random);
+        words.together(1 + random.below(12), most / 4, &mut random);
+    }
     more.end();
 }
 

@@ -10,6 +10,11 @@
 //! a plan that is so by itself: a rank arrives again when it has met all, or has data of one that has.) So one number for all ranks tells
 //! whether all have come. Where there are several nodes, the last of a node to arrive tells the others of all its ranks.
 //!
+//! # Letters
+//! A sender is told late which of its letters were taken: after some of them, or when their reader has to wait. So it may have to wait
+//! for a rank that has taken all, but computes, or waits outside of collectives, until that rank enters another one: under
+//! no sync mode may a program count on more.
+//!
 //! # Memory
 //! A task has addresses of its caller's buffers. Blocking calls borrow them until they return; started ones are
 //! borrowed by a scope, which ends when no task is left, or when the job ends and all tasks are given up.
@@ -30,6 +35,7 @@ use partage_conduit::shm::Seat;
 use partage_conduit::shm::coll::{self, Desk, Words};
 use partage_conduit::shm::rma::Reach;
 use partage_conduit::signal::Notice;
+use partage_conduit::sync::full_fence;
 use partage_conduit::wait::Aborted;
 use partage_plan::coll::{Buffer, Nodes, Plan, Signal, Span, Step};
 use partage_plan::layout::Spread;
@@ -56,7 +62,12 @@ pub(crate) struct Engine {
     pub asked: Asked,
     /// Those that were started and have not ended.
     pending: RefCell<Vec<Rc<Task>>>,
+    /// Letters that were taken, of which their senders have not been told: context, sender and number.
+    owed: RefCell<Vec<(usize, usize, u64)>>,
 }
+
+/// So many letters are taken before their senders are told, unless this rank has to wait.
+const OWED: usize = CONTEXTS / 2;
 
 /// What a rank knows of a context.
 #[derive(Debug, Default)]
@@ -98,6 +109,7 @@ pub(super) enum Base {
 
 impl Base {
     /// Where the part of a rank begins.
+    #[inline(always)]
     fn offset(&self, rank: usize) -> u64 {
         match self {
             Base::Private(_) => unreachable!("nobody else touches private memory"),
@@ -257,6 +269,7 @@ impl Engine {
             prepared: RefCell::default(),
             asked: Asked::default(),
             pending: RefCell::default(),
+            owed: RefCell::new(Vec::with_capacity(OWED)),
             desk,
         })
     }
@@ -378,7 +391,8 @@ impl Engine {
                 },
             };
             let plan = prepared.plan(part);
-            let now = Now { engine: self, inner, task, context, offset: part * prepared.part };
+            let (offset, arrivals) = (part * prepared.part, plan.totals.arrivals);
+            let now = Now { engine: self, inner, task, context, offset, arrivals };
             for step in &plan.steps[place.step.get()..] {
                 if !now.step::<BLOCK>(step)? {
                     return Ok(false);
@@ -424,11 +438,34 @@ impl Engine {
         if inner.check {
             return self.wait_comparing::<BLOCK>(inner, task, step, &ready);
         }
-        if !BLOCK {
-            return Ok(ready());
+        if ready() {
+            return Ok(true);
         }
-        inner.wait_saying(|| Waits { task, step }, ready)?;
-        Ok(true)
+        self.tell_what_was_taken();
+        if BLOCK {
+            inner.wait_saying(|| Waits { task, step }, ready)?;
+        }
+        Ok(BLOCK)
+    }
+
+    /// Tells senders which of their letters were taken, so that they may write others. Whoever waits does it before: a sender may be what
+    /// it waits for.
+    #[inline]
+    fn tell_what_was_taken(&self) {
+        if !self.owed.borrow().is_empty() {
+            self.tell_all();
+        }
+    }
+
+    #[inline(never)]
+    fn tell_all(&self) {
+        let mut owed = self.owed.borrow_mut();
+        for &(context, from, number) in owed.iter() {
+            self.desk.to(from).expect("reached by stores").taken[context].set(number);
+        }
+        full_fence();
+        owed.iter().for_each(|&(_, from, _)| self.desk.ring(from));
+        owed.clear();
     }
 
     /// The same, which also ends when a rank has entered something else.
@@ -441,6 +478,7 @@ impl Engine {
         ready: &dyn Fn() -> bool,
     ) -> Result<bool, Aborted> {
         let ready = || ready() || (task.place.begun.get() && self.disagrees(task));
+        self.tell_what_was_taken();
         let is = match BLOCK {
             true => inner.wait_saying(|| Waits { task, step }, ready).map(|()| true)?,
             false => ready(),
@@ -494,6 +532,8 @@ struct Now<'a> {
     context: usize,
     /// Where this part begins in each block.
     offset: usize,
+    /// How often each rank arrives.
+    arrivals: usize,
 }
 
 impl Now<'_> {
@@ -572,7 +612,7 @@ impl Now<'_> {
                 let known = self.known(*to);
                 let (sent, taken) = (known.letters_sent.get(), &desk.from(*to).taken[self.context]);
                 if known.letters_taken.get() < sent {
-                    known.letters_taken.set(taken.get());
+                    self.look_what_was_taken(*to);
                     if known.letters_taken.get() < sent {
                         if !wait!(|| taken.get() >= sent)? {
                             return Ok(false);
@@ -609,6 +649,7 @@ impl Now<'_> {
                 }
                 let is_last = self.arrive();
                 if let (Step::Last { steps }, true) = (step, is_last) {
+                    context.all_arrived.set(before + 1);
                     // Copies, and the release.
                     for step in steps {
                         self.step_of_last(step)?;
@@ -629,10 +670,24 @@ impl Now<'_> {
             }
             Step::Released => {
                 let (hall, times) = (desk.hall(self.context), context.released.get() + 1);
-                return wait!(|| hall.released() >= times);
+                if !wait!(|| hall.released() >= times)? {
+                    return Ok(false);
+                }
+                // Who released all had seen them arrive, if they did.
+                if self.arrivals > 0 {
+                    context.all_arrived.set(context.arrived.get() + self.arrivals as u64);
+                }
             }
         }
         Ok(true)
+    }
+
+    /// The counts of all contexts are in two lines, which are fetched once for all.
+    #[inline(never)]
+    fn look_what_was_taken(&self, by: usize) {
+        let taken = &self.engine.desk.from(by).taken;
+        let contexts = self.engine.contexts.iter().zip(taken);
+        contexts.for_each(|(context, taken)| context.peers[by].letters_taken.set(taken.get()));
     }
 
     #[inline(never)]
@@ -782,6 +837,7 @@ impl Now<'_> {
             Some(inlet) => {
                 inlet.told[self.context].signals.0[signal as usize].raise(sent.get());
                 self.engine.desk.ring(to);
+                self.engine.desk.prefetch_signals(to, self.context);
             }
             None => self.add_far(to, self.engine.words[self.context].signals[signal as usize]),
         }
@@ -808,6 +864,10 @@ impl Now<'_> {
             Some(inlet) => {
                 inlet.told[self.context].letter.write(&words[..len.div_ceil(8)], number);
                 self.engine.desk.ring(to);
+                let ahead = &self.engine.contexts[(self.context + coll::AHEAD) % CONTEXTS].peers[to];
+                if ahead.letters_taken.get() == ahead.letters_sent.get() {
+                    self.engine.desk.prefetch_letter(to, self.context);
+                }
             }
             None => {
                 let Words { letter, number: offset, .. } = self.engine.words[self.context];
@@ -832,9 +892,13 @@ impl Now<'_> {
             len += span.len;
         }
         match desk.to(from) {
-            Some(inlet) => {
-                inlet.taken[self.context].raise(number);
-                desk.ring(from);
+            Some(_) => {
+                let mut owed = self.engine.owed.borrow_mut();
+                owed.push((self.context, from, number));
+                if owed.len() == OWED {
+                    drop(owed);
+                    self.engine.tell_all();
+                }
             }
             None => self.add_far(from, self.engine.words[self.context].taken),
         }

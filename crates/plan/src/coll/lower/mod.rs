@@ -328,22 +328,36 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// All is done by one rank.
+    /// All is done by one rank. Two ranks need nobody to count them: the other one says that it has entered, and is told.
     fn leader(&mut self, leader: usize) {
         let (enter, leave) = self.shape.sync;
-        if enter == In::All {
-            self.arrive();
-        }
-        if self.me == leader {
-            if enter == In::All {
+        let two = self.shape.ranks == 2;
+        let other = 1 - self.me.min(1);
+        match (self.me == leader, two) {
+            _ if enter != In::All => {}
+            (true, true) => self.wait(other, Signal::Entered, 1),
+            (false, true) => self.step(Step::Signal { to: other, signal: Signal::Entered }),
+            (true, false) => {
+                self.arrive();
                 self.meet();
             }
-            let all = self.all();
+            (false, false) => self.arrive(),
+        }
+        if self.me == leader {
+            let mut all = self.all();
+            if two && leave != Out::No {
+                all.pop();
+                all.push(Step::Signal { to: other, signal: Signal::Done });
+            }
             self.plan.steps.extend(all);
         } else if leave != Out::No {
-            self.step(Step::Released);
+            match two {
+                true => self.wait(other, Signal::Done, 1),
+                false => self.step(Step::Released),
+            }
         }
-        self.plan.totals.releases = usize::from(leave != Out::No);
+        self.plan.totals.releases = usize::from(leave != Out::No && !two);
+        self.plan.totals.signals = self.heard.iter().map(|(&(from, signal), &n)| (from, signal, n)).collect();
     }
 
     /// All is done by the last to arrive.
