@@ -48,6 +48,9 @@ enum What {
     /// One of the two processes that MPI's launcher starts for a benchmark
     #[command(hide = true)]
     BenchMpi(bench::mpi::Options),
+    /// A rank of one side of `bench collectives`
+    #[command(hide = true)]
+    BenchSide(bench::coll::SideOptions),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         What::DemoRank(options) => demo::rank(options),
         What::BenchRank(options) => bench::rank(options),
         What::BenchMpi(options) => bench::mpi::rank(&options),
+        What::BenchSide(options) => bench::coll::side(&options),
     };
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }

@@ -108,6 +108,32 @@ pub struct Inlet {
     pub told: [Told; CONTEXTS],
 }
 
+/// What a rank tells another of a collective that it has entered, when ranks compare theirs. It is written over when that rank is far
+/// ahead, so whoever reads it must be able to tell whether it is whole: the words have to say it.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C, align(128)))]
+pub struct Sign([Word; SIGN]);
+
+/// Words of a sign.
+pub const SIGN: usize = 16;
+
+/// A word that is read while it is written.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(transparent))]
+struct Word(AtomicU64);
+
+impl Sign {
+    /// Writes it.
+    pub fn write(&self, words: &[u64; SIGN]) {
+        self.0.iter().zip(words).for_each(|(to, &word)| to.0.store(word, Release));
+    }
+
+    /// Reads what is there.
+    pub fn read(&self) -> [u64; SIGN] {
+        std::array::from_fn(|i| self.0[i].0.load(Acquire))
+    }
+}
+
 /// Something in lines of its own.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(C, align(128)))]

@@ -504,6 +504,13 @@ impl Job {
         self.all.inner.seat.node().reach()
     }
 
+    /// Ranks of other nodes are not reached before they have what others reach: where there are some, all meet.
+    pub(crate) fn begin(&self, site: Site) {
+        if self.all.inner.seat.node().ranks().nodes() > 1 {
+            self.all.meet(Tag::Plain, u64::MAX, move || site);
+        }
+    }
+
     /// The last barrier, which only ranks pass that have all come to their end, and not before all messages have run. A
     /// called function may send more while its rank is here; so it takes a round in which nobody has sent
     /// anything since its last one. A job without messages has one.

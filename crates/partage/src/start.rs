@@ -321,6 +321,7 @@ impl<F> Crew<'_, F> {
         let job = Job::new(self.node.seat(r), r, &self.options);
         // A rank that starts late, when the job has been aborted, finds out at its first wait.
         let result = catch_unwind(AssertUnwindSafe(|| {
+            job.begin(self.site);
             let result = (self.body)(&job);
             if result.is_ok() {
                 job.end(self.site);

@@ -2,8 +2,10 @@
 //!
 //! `PARTAGE_DEEP=1` goes further: more ranks, more combinations.
 
+use std::sync::Arc;
+
 use partage_plan::coll::model::{self, Place, Run, Verdict};
-use partage_plan::coll::{Flow, In, Kind, Op, Out, Shape, Signal, Step, Way};
+use partage_plan::coll::{Flow, In, Kind, Nodes, Op, Out, Shape, Signal, Step, Way};
 
 const WAYS: [Way; 4] = [Way::Push, Way::Pull, Way::Split, Way::Mail];
 const KINDS: [Kind; 2] = [Kind::Shared, Kind::Private];
@@ -60,8 +62,19 @@ fn shapes(ranks: usize, len: usize, (source, dest): (Kind, Kind), in_place: bool
             let ways = if matches!(flow, Flow::Leader(_) | Flow::Last) { &WAYS[..1] } else { &WAYS };
             for &way in ways {
                 for sync in syncs() {
-                    let shape =
-                        Shape { op: op.clone(), flow, way, sync, ranks, len, stride: len, source, dest, in_place };
+                    let shape = Shape {
+                        op: op.clone(),
+                        flow,
+                        way,
+                        sync,
+                        ranks,
+                        nodes: None,
+                        len,
+                        stride: len,
+                        source,
+                        dest,
+                        in_place,
+                    };
                     list.extend(Some(shape).filter(|s| s.plan(0).is_some()));
                 }
             }
@@ -78,6 +91,25 @@ fn shared(ranks: usize, len: usize) -> Vec<Shape> {
 fn all(ranks: usize, len: usize) -> Vec<Shape> {
     let kinds = KINDS.into_iter().flat_map(|source| KINDS.map(|dest| (source, dest)));
     kinds.flat_map(|kinds| [false, true].map(|in_place| shapes(ranks, len, kinds, in_place))).flatten().collect()
+}
+
+/// Every shape over nodes: of equal and unequal sizes, their ranks side by side and dealt in turn, one and more leaders.
+fn over_nodes(ranks: usize, len: usize, kinds: (Kind, Kind), in_place: bool) -> Vec<Shape> {
+    let maps: [fn(usize) -> usize; 5] = [|_| 0, |r| r / 2, |r| r % 2, |r| r % 3, |r| usize::from(r > 0) + r / 4];
+    let flows = [Flow::Nodes(2, 1), Flow::Nodes(2, 2), Flow::Nodes(3, 3)];
+    let mut list = vec![];
+    for op in ops(ranks) {
+        for nodes in maps.map(|map| Arc::new(Nodes::new(&(0..ranks).map(map).collect::<Vec<_>>()))) {
+            for (flow, way) in flows.into_iter().flat_map(|flow| WAYS.map(|way| (flow, way))) {
+                for sync in syncs() {
+                    let (op, nodes, (source, dest)) = (op.clone(), Some(Arc::clone(&nodes)), kinds);
+                    let shape = Shape { op, flow, way, sync, ranks, nodes, len, stride: len, source, dest, in_place };
+                    list.extend(Some(shape).filter(Shape::fits));
+                }
+            }
+        }
+    }
+    list
 }
 
 fn run(shape: &Shape, context: usize) -> Run {
@@ -122,6 +154,30 @@ fn shapes_with_all_buffers_are_right() {
     }
 }
 
+/// By turns, so that all are checked with few ranks, and some with more.
+#[test]
+fn shapes_over_nodes_are_right() {
+    let mut count = 0;
+    for ranks in 1..=if deep() { 11 } else { 7 } {
+        let every = if deep() || ranks < 4 { 1 } else { 13 };
+        for shape in over_nodes(ranks, 2, (Kind::Shared, Kind::Shared), false).iter().step_by(every) {
+            check(&[run(shape, 0)]);
+            count += 1;
+        }
+        for (i, kinds) in KINDS.into_iter().flat_map(|source| KINDS.map(|dest| (source, dest))).enumerate() {
+            for in_place in [false, true] {
+                let shapes = over_nodes(ranks, 3, kinds, in_place);
+                for shape in shapes.iter().skip(i).step_by(if deep() { 7 } else { 31 * ranks }) {
+                    check(&[run(shape, 0), run(shape, 0)]);
+                    check(&[run(shape, 0), run(shape, 1), run(shape, 0)]);
+                    count += 2;
+                }
+            }
+        }
+    }
+    assert!(count > 4_000, "{count}");
+}
+
 #[test]
 fn nothing_is_nothing() {
     for shape in all(1, 2).iter().chain(&all(3, 0)) {
@@ -164,12 +220,30 @@ fn waits_left_out_are_missed() {
     assert!(count > 30_000, "{count}");
 }
 
+/// Of several leaders, one knows much by way of another.
+#[test]
+fn waits_left_out_are_missed_over_nodes() {
+    let mut count = 0;
+    for ranks in 3..=if deep() { 5 } else { 4 } {
+        let shapes = over_nodes(ranks, 2, (Kind::Shared, Kind::Shared), false);
+        let every = if deep() { 3 } else { 61 };
+        for shape in shapes.iter().step_by(every) {
+            let one = matches!(shape.flow, Flow::Nodes(_, 1));
+            count +=
+                missed(shape, |step| !one && matches!(step, Step::Wait { signal: Signal::Data | Signal::Done, .. }));
+        }
+    }
+    assert!(count > 1_000, "{count}");
+}
+
 /// Where a block is in scratch to be got, a rank may know that by way of a third, and wait for its data all the same.
 #[test]
 fn waits_left_out_are_missed_with_private_buffers() {
     for ranks in 2..=if deep() { 4 } else { 3 } {
         let shapes = all(ranks, 2).into_iter().filter(|s| (s.source, s.dest) != (Kind::Shared, Kind::Shared));
-        for shape in shapes {
+        // Where every block is already, nobody needs to wait.
+        let moves = |s: &Shape| (0..s.blocks()).any(|b| s.target(s.origin(b).0, b) != Some(s.origin(b).1));
+        for shape in shapes.filter(moves) {
             missed(&shape, |step| shape.way == Way::Pull && matches!(step, Step::Wait { signal: Signal::Data, .. }));
         }
     }
@@ -252,6 +326,56 @@ fn my_is_not_all() {
     }
 }
 
+/// A rank that knows where its own block goes, and whose it gets, makes the same plan as one that knows all.
+#[test]
+fn a_permutation_need_not_be_known() {
+    let mut count = 0;
+    for shape in (1..=5).flat_map(|ranks| all(ranks, 2)) {
+        let Op::Permute { to } = &shape.op else { continue };
+        for me in 0..shape.ranks {
+            let known = |i: usize| if i == me || to[i] == me { to[i] } else { Op::UNKNOWN };
+            let to: Vec<usize> = (0..shape.ranks).map(known).collect();
+            let missing = to.contains(&Op::UNKNOWN);
+            let part = Shape { op: Op::Permute { to }, ..shape.clone() };
+            match part.plan(me) {
+                Some(_) => assert_eq!(part.plan(me), shape.plan(me), "{me} of {shape:?}"),
+                None => assert!(missing && matches!(shape.flow, Flow::Leader(_) | Flow::Last), "{me} of {shape:?}"),
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 5_000, "{count}");
+}
+
+/// What all ranks can say of the room that each needs is enough, and nothing where none needs any.
+#[test]
+fn there_is_room() {
+    let mut count = 0;
+    for ranks in 1..=if deep() { 9 } else { 6 } {
+        let kinds = KINDS.into_iter().flat_map(|source| KINDS.map(|dest| (source, dest)));
+        let places = kinds.flat_map(|kinds| [(kinds, false), (kinds, true)]);
+        let both = |(kinds, in_place)| [shapes(ranks, 3, kinds, in_place), over_nodes(ranks, 3, kinds, in_place)];
+        for shape in places.flat_map(both).flatten().step_by(if deep() || ranks < 4 { 1 } else { 23 }) {
+            let plans = run(&shape, 0).plans;
+            let letter = |step: &Step| match step {
+                Step::Send { src, .. } => src.iter().map(|span| span.len).sum(),
+                _ => 0,
+            };
+            let longest = plans.iter().flat_map(|p| &p.steps).map(letter).max().unwrap_or(0);
+            assert!(longest <= shape.message(), "{longest} of {} of {shape:?}", shape.message());
+            let most = plans.iter().map(|p| p.scratch).max().unwrap_or(0);
+            assert!(most <= shape.scratch(), "{most} of {} of {shape:?}", shape.scratch());
+            // Elsewhere it depends on the number of ranks whether somebody passes on.
+            let direct = matches!(shape.flow, Flow::Flat | Flow::Pairwise | Flow::Xor | Flow::Leader(_) | Flow::Last);
+            let one = !shape.in_place || shape.source == shape.dest;
+            let known = direct && one && !matches!(shape.op, Op::Permute { .. });
+            assert!(!known || (most > 0) == (shape.scratch() > 0), "{} of {shape:?}", shape.scratch());
+            count += 1;
+        }
+    }
+    assert!(count > 5_000, "{count}");
+}
+
 /// A rank of a tree has few steps, however many ranks there are.
 #[test]
 fn own_steps_only() {
@@ -261,8 +385,19 @@ fn own_steps_only() {
         for flow in [Flow::Flat, Flow::Tree(2)] {
             let op = op.clone();
             let sync = (In::My, Out::All);
-            let shape =
-                Shape { op, flow, way: Way::Push, sync, ranks, len: 8, stride: 8, source, dest, in_place: false };
+            let shape = Shape {
+                op,
+                flow,
+                way: Way::Push,
+                sync,
+                ranks,
+                nodes: None,
+                len: 8,
+                stride: 8,
+                source,
+                dest,
+                in_place: false,
+            };
             assert!(shape.plan(me).expect("it has plans").steps.len() < 100);
         }
     }
@@ -273,7 +408,8 @@ fn the_checker_says_what_is_missing() {
     let (source, dest) = (Kind::Shared, Kind::Shared);
     let (flow, way, sync) = (Flow::Ring, Way::Push, (In::No, Out::My));
     let op = Op::Broadcast { root: 0, pieces: 1 };
-    let mut run = run(&Shape { op, flow, way, sync, ranks: 3, len: 2, stride: 2, source, dest, in_place: false }, 0);
+    let mut run =
+        run(&Shape { op, flow, way, sync, ranks: 3, nodes: None, len: 2, stride: 2, source, dest, in_place: false }, 0);
     assert!(matches!(run.plans[1].steps.remove(0), Step::Wait { from: 0, .. }));
     let words = model::check(&[run]).expect_err("rank 1 passes on what it may not have");
     assert!(words.contains("rank 0, step 0 (Put"), "{words}");

@@ -1,5 +1,5 @@
-//! The floors: what the runtime does, by hand, on the same memory. With [`wire`](super::wire) all unsafe code of this
-//! command.
+//! The floors: what the runtime does, by hand, on the same memory. With [`wire`](super::wire), [`mod@mpi`](super::mpi)
+//! and [`coll`](super::coll) all unsafe code of this command.
 //!
 //! None of it is a runtime: no checks beyond those that a measurement names, no abort, no reports, no sleep where it
 //! spins. It lives in the job's own segments, so that pages, cores and processes are those of what it is compared with.
@@ -80,11 +80,11 @@ impl Board {
 }
 
 /// A `T` on every rank, zeroed; never given back.
-struct Everywhere<'j, T>(&'j Job, GlobalPtr<[u64; 8]>, PhantomData<T>);
+pub struct Everywhere<'j, T>(&'j Job, GlobalPtr<[u64; 8]>, PhantomData<T>);
 
 impl<'j, T> Everywhere<'j, T> {
     /// Collective.
-    fn new(job: &'j Job) -> partage::Result<Self> {
+    pub fn new(job: &'j Job) -> partage::Result<Self> {
         Ok(Everywhere(job, job.alloc_all(size_of::<T>().div_ceil(64))?, PhantomData))
     }
 
@@ -93,7 +93,7 @@ impl<'j, T> Everywhere<'j, T> {
     /// # Safety
     /// A `T` consists of atomics, and of cells that they guard: zeros are one, and all ranks may use it at once through
     /// shared references.
-    unsafe fn on(&self, rank: Rank) -> &'j T {
+    pub unsafe fn on(&self, rank: Rank) -> &'j T {
         let place = raw(self.0, self.1.on(rank).cast(), size_of::<T>()).cast::<T>();
         assert!(place.is_aligned());
         // SAFETY: aligned, as long as a `T`, zeroed (which a `T` may be), never freed and so mapped as long as the job,
@@ -104,7 +104,11 @@ impl<'j, T> Everywhere<'j, T> {
 
 /// The raw hand-off: ranks 0 and 1 pass one line to and fro. Nobody else may use their cores meanwhile.
 pub fn ping(board: &Board, me: usize, trips: u64) {
-    let word = &board.ping.0;
+    pass(&board.ping.0, me, trips);
+}
+
+/// The same over a word that is zero, and is so again afterwards.
+pub fn pass(word: &AtomicU64, me: usize, trips: u64) {
     for i in 0..trips {
         let mine = 2 * i + me as u64;
         while word.load(Acquire) != mine {}
@@ -483,8 +487,7 @@ impl Table {
         let len = array.len();
         let part = array.local_len();
         assert!(part.is_power_of_two() && part * job.size() == len && len.is_power_of_two());
-        let address = |part: &[u64]| std::ptr::with_exposed_provenance_mut(part.as_ptr().expose_provenance());
-        let parts = array.freeze(|view| job.ranks().map(|r| address(view.part(r).expect("on this node"))).collect());
+        let parts = job.ranks().map(|r| raw_part(array, r)).collect();
         Table { parts, shift: part.ilog2(), len }
     }
 
@@ -597,6 +600,12 @@ pub fn copy_runs<const RUN: usize, const STRIDE: usize>(job: &Job, dst: GlobalPt
             unsafe { std::ptr::copy_nonoverlapping(src.add(i * RUN), dst.add(i * STRIDE), RUN) };
         }
     }
+}
+
+/// Collective: where a rank's part of an array is, for code that uses it outside of phases.
+pub fn raw_part(array: &mut SharedArray<u64>, rank: Rank) -> *mut u64 {
+    let address = |part: &[u64]| std::ptr::with_exposed_provenance_mut(part.as_ptr().expose_provenance());
+    array.freeze(|view| address(view.part(rank).expect("on this node")))
 }
 
 /// The address of `len` bytes, all of which lie in one segment.

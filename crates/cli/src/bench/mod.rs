@@ -2,6 +2,7 @@
 //!
 //! * [`MICRO`], [`MEMORY`], [`AM`], [`NETWORK`], [`SIGNAL`]: what is measured, on how many ranks, and what it may be.
 //! * [`ranks`], [`memory`], [`atomics`], [`am`], [`network`], [`signal`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand; [`mod@mpi`]: by MPI, where there is one.
+//! * [`coll`]: collectives, measured otherwise: a job and MPIs that live side by side take turns.
 //! * [`measure`]: which rounds count, and what is made of them.
 //!
 //! The driver launches this program again for each figure, as the ranks of a job; rank 0 leaves its result in a file. It
@@ -9,6 +10,7 @@
 
 mod am;
 mod atomics;
+pub mod coll;
 mod floor;
 mod locks;
 mod measure;
@@ -47,18 +49,8 @@ pub enum What {
     Network(Options),
     /// Data with its notification, one way: put_signal, slots, flags, messages, each beside the same by hand
     Signal(Options),
-}
-
-impl What {
-    fn group(self) -> (&'static [Figure], Options) {
-        match self {
-            What::Micro(options) => (&MICRO, options),
-            What::Memory(options) => (&MEMORY, options),
-            What::Am(options) => (&AM, options),
-            What::Network(options) => (&NETWORK, options),
-            What::Signal(options) => (&SIGNAL, options),
-        }
-    }
+    /// Collectives, each beside an MPI in turns, and the smallest beside the same by hand
+    Collectives(coll::Options),
 }
 
 /// What every group takes.
@@ -383,7 +375,14 @@ pub fn bench(what: What) -> i32 {
         eprintln!("partage: {why}");
         return 1;
     }
-    let (group, options) = what.group();
+    let (group, options): (&[Figure], Options) = match what {
+        What::Micro(options) => (&MICRO, options),
+        What::Memory(options) => (&MEMORY, options),
+        What::Am(options) => (&AM, options),
+        What::Network(options) => (&NETWORK, options),
+        What::Signal(options) => (&SIGNAL, options),
+        What::Collectives(options) => return coll::bench(&options),
+    };
     let cores = topology::allowed_cores();
     let figures = match select(group, &options.only, cores.len()) {
         Ok(figures) => figures,
@@ -417,13 +416,18 @@ pub fn bench(what: What) -> i32 {
         out!("{}", table(&results));
     }
     eprintln!("{}", summary(&results));
+    say_if_disturbed(before);
+    code
+}
+
+/// Says so if others have used the cores since.
+fn say_if_disturbed(before: Option<(i64, i64)>) {
     if let Some(((all, others), (all_now, others_now))) = before.zip(ticks())
         && 30 * (others_now - others) > all_now - all
     {
         let percent = 100 * (others_now - others) / (all_now - all);
         eprintln!("others used {percent} % of the cores meanwhile: measure again when they do not");
     }
-    code
 }
 
 /// Those of a group that were asked for, or all that this machine can do.

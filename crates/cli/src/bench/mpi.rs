@@ -1,4 +1,5 @@
-//! The same by MPI, where one is installed: two processes that its own launcher starts, beside the same by hand.
+//! The same by MPI, where one is installed: two processes that its own launcher starts, beside the same by hand; and its
+//! [`Collectives`].
 //!
 //! The library is found at run time. Open MPI and MPICH are told apart by their files, since their handles differ: pointers
 //! to objects of the library in the one, numbers in the other. Both fit a register, so one declaration of the functions
@@ -24,6 +25,8 @@ pub struct Library {
     pub name: &'static str,
     launcher: &'static str,
     options: &'static [&'static str],
+    /// Those for ranks that share cores: who waits yields.
+    sharing: &'static [&'static str],
     file: &'static CStr,
     /// The names of its objects, or their numbers: the world, bytes, words, replacing, no hints.
     objects: Objects,
@@ -42,6 +45,7 @@ pub static OPEN_MPI: Library = Library {
     name: "openmpi",
     launcher: "mpirun.openmpi",
     options: &["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
+    sharing: &["--mca", "mpi_yield_when_idle", "1"],
     file: c"libmpi.so.40",
     objects: Objects::Named([
         c"ompi_mpi_comm_world",
@@ -58,6 +62,7 @@ pub static MPICH: Library = Library {
     name: "mpich",
     launcher: "mpirun.mpich",
     options: &[],
+    sharing: &[],
     file: c"libmpich.so.12",
     objects: Objects::Numbered([0x4400_0000, 0x4c00_010d, 0x4c00_083a, 0x5800_000d, 0x1c00_0000]),
     no_status: 1,
@@ -79,6 +84,19 @@ impl Library {
         std::env::split_paths(&path).any(|directory| directory.join(self.launcher).is_file())
     }
 
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<&'static Library> {
+        [&OPEN_MPI, &MPICH].into_iter().find(|l| l.name == name)
+    }
+
+    /// Its launcher, for so many ranks of a program that is to be added.
+    pub fn command(&self, ranks: usize, share_cores: bool) -> Command {
+        let mut command = Command::new(self.launcher);
+        command.args(self.options).args(if share_cores { self.sharing } else { &[] });
+        command.args(["-n", &ranks.to_string()]);
+        command
+    }
+
     /// What two processes of it measure. The path is that of a file that may be used.
     pub fn measure(&self, way: Way, len: usize, read: bool, rounds: usize, out: &Path) -> Result<Measured, String> {
         let memory = out.with_extension("memory");
@@ -86,8 +104,8 @@ impl Library {
         made.map_err(|e| format!("{}: {e}", memory.display()))?;
         let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
         let way = if way == Way::Send { "send" } else { "put-flag" };
-        let mut command = Command::new(self.launcher);
-        command.args(self.options).args(["-n", "2"]).arg(program).args(["bench-mpi", self.name, way]);
+        let mut command = self.command(2, false);
+        command.arg(program).args(["bench-mpi", self.name, way]);
         command.args([len.to_string(), read.to_string(), rounds.to_string()]).arg(&memory).arg(out);
         let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
         let _ = std::fs::remove_file(&memory);
@@ -97,6 +115,14 @@ impl Library {
             return Err(format!("{} ended with {}: {said}", self.launcher, ended.status));
         }
         super::read(out).and_then(|line| line.parse())
+    }
+}
+
+impl Library {
+    fn symbol(&self, handle: *mut c_void, name: &CStr) -> Result<*mut c_void, String> {
+        // SAFETY: a handle of this library, which nobody closes, and a C string.
+        let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        (!found.is_null()).then_some(found).ok_or_else(|| format!("{:?} has no {name:?}", self.file))
     }
 }
 
@@ -125,7 +151,7 @@ pub fn rank(options: &Options) -> i32 {
 }
 
 fn measured(options: &Options) -> Result<(), String> {
-    let library = [&OPEN_MPI, &MPICH].into_iter().find(|l| l.name == options.library).ok_or("no such MPI")?;
+    let library = Library::named(&options.library).ok_or("no such MPI")?;
     let mpi = Mpi::open(library)?;
     let me = mpi.me;
     let cores = topology::allowed_cores();
@@ -239,8 +265,11 @@ type Finalize = unsafe extern "C" fn() -> c_int;
 type Accumulate = unsafe extern "C" fn(*const c_void, c_int, usize, c_int, isize, c_int, usize, usize, usize) -> c_int;
 
 /// MPI's functions and objects, as this process uses them.
-struct Mpi {
-    me: usize,
+pub struct Mpi {
+    /// The rank of this process.
+    pub me: usize,
+    library: &'static Library,
+    handle: *mut c_void,
     world: usize,
     byte: usize,
     word: usize,
@@ -266,18 +295,15 @@ fn good(what: &str, code: c_int) -> Result<(), String> {
 }
 
 impl Mpi {
-    fn open(library: &Library) -> Result<Mpi, String> {
+    /// Begins to use it.
+    pub fn open(library: &'static Library) -> Result<Mpi, String> {
         let missing = || format!("{:?} cannot be opened", library.file);
         // SAFETY: a C string. Its parts look for its symbols in the process.
         let handle = unsafe { libc::dlopen(library.file.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         if handle.is_null() {
             return Err(missing());
         }
-        let symbol = |name: &CStr| {
-            // SAFETY: a handle that was just given and that nobody closes, and a C string.
-            let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-            (!found.is_null()).then_some(found).ok_or_else(|| format!("{:?} has no {name:?}", library.file))
-        };
+        let symbol = |name: &CStr| library.symbol(handle, name);
         let [world, byte, word, replace, no_info] = match &library.objects {
             Objects::Numbered(numbers) => *numbers,
             Objects::Named(names) => {
@@ -300,6 +326,8 @@ impl Mpi {
             good("MPI_Comm_rank", rank(world, &raw mut me))?;
             Ok(Mpi {
                 me: me as usize,
+                library,
+                handle,
                 world,
                 byte,
                 word,
@@ -340,9 +368,89 @@ impl Mpi {
         good("MPI_Recv", code)
     }
 
-    fn finalize(&self) -> Result<(), String> {
+    /// Ends its use.
+    pub fn finalize(&self) -> Result<(), String> {
         // SAFETY: the last call.
         good("MPI_Finalize", unsafe { (self.finalize)() })
+    }
+}
+
+type Rooted = unsafe extern "C" fn(*const c_void, c_int, usize, *mut c_void, c_int, usize, c_int, usize) -> c_int;
+type Unrooted = unsafe extern "C" fn(*const c_void, c_int, usize, *mut c_void, c_int, usize, usize) -> c_int;
+type Broadcast = unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, usize) -> c_int;
+
+/// MPI's collectives, on blocks of words.
+pub struct Collectives<'m> {
+    mpi: &'m Mpi,
+    /// How many ranks there are.
+    pub ranks: usize,
+    broadcast: Broadcast,
+    scatter: Rooted,
+    gather: Rooted,
+    gather_all: Unrooted,
+    exchange: Unrooted,
+}
+
+impl<'m> Collectives<'m> {
+    /// Those of all ranks.
+    pub fn new(mpi: &'m Mpi) -> Result<Collectives<'m>, String> {
+        let symbol = |name: &CStr| mpi.library.symbol(mpi.handle, name);
+        let mut ranks = 0;
+        // SAFETY: each is the function of that name of the standard's C binding; handles are passed as in `Mpi::open`.
+        unsafe {
+            let size: unsafe extern "C" fn(usize, *mut c_int) -> c_int =
+                std::mem::transmute::<*mut c_void, _>(symbol(c"MPI_Comm_size")?);
+            good("MPI_Comm_size", size(mpi.world, &raw mut ranks))?;
+            Ok(Collectives {
+                mpi,
+                ranks: ranks as usize,
+                broadcast: std::mem::transmute::<*mut c_void, Broadcast>(symbol(c"MPI_Bcast")?),
+                scatter: std::mem::transmute::<*mut c_void, Rooted>(symbol(c"MPI_Scatter")?),
+                gather: std::mem::transmute::<*mut c_void, Rooted>(symbol(c"MPI_Gather")?),
+                gather_all: std::mem::transmute::<*mut c_void, Unrooted>(symbol(c"MPI_Allgather")?),
+                exchange: std::mem::transmute::<*mut c_void, Unrooted>(symbol(c"MPI_Alltoall")?),
+            })
+        }
+    }
+
+    /// In place, as MPI has it.
+    pub fn broadcast(&self, block: &mut [u64], root: usize) -> Result<(), String> {
+        let (p, n, mpi) = (block.as_mut_ptr().cast(), block.len() as c_int, self.mpi);
+        // SAFETY: so many words, which it has read or written when it returns.
+        good("MPI_Bcast", unsafe { (self.broadcast)(p, n, mpi.word, root as c_int, mpi.world) })
+    }
+
+    /// The root's blocks, one to each.
+    pub fn scatter(&self, src: &[u64], dst: &mut [u64], root: usize) -> Result<(), String> {
+        assert!(self.mpi.me != root || src.len() == self.ranks * dst.len());
+        let (p, q, n, mpi) = (src.as_ptr().cast(), dst.as_mut_ptr().cast(), dst.len() as c_int, self.mpi);
+        // SAFETY: `n` words for each rank at the root, `n` here.
+        good("MPI_Scatter", unsafe { (self.scatter)(p, n, mpi.word, q, n, mpi.word, root as c_int, mpi.world) })
+    }
+
+    /// A block of each, to the root.
+    pub fn gather(&self, src: &[u64], dst: &mut [u64], root: usize) -> Result<(), String> {
+        assert!(self.mpi.me != root || dst.len() == self.ranks * src.len());
+        let (p, q, n, mpi) = (src.as_ptr().cast(), dst.as_mut_ptr().cast(), src.len() as c_int, self.mpi);
+        // SAFETY: `n` words here, `n` for each rank at the root.
+        good("MPI_Gather", unsafe { (self.gather)(p, n, mpi.word, q, n, mpi.word, root as c_int, mpi.world) })
+    }
+
+    /// A block of each, to all.
+    pub fn gather_all(&self, src: &[u64], dst: &mut [u64]) -> Result<(), String> {
+        assert_eq!(dst.len(), self.ranks * src.len());
+        let (p, q, n, mpi) = (src.as_ptr().cast(), dst.as_mut_ptr().cast(), src.len() as c_int, self.mpi);
+        // SAFETY: `n` words here, `n` for each rank there.
+        good("MPI_Allgather", unsafe { (self.gather_all)(p, n, mpi.word, q, n, mpi.word, mpi.world) })
+    }
+
+    /// Blocks of each, one to each.
+    pub fn exchange(&self, src: &[u64], dst: &mut [u64]) -> Result<(), String> {
+        assert!(src.len() == dst.len() && src.len().is_multiple_of(self.ranks));
+        let n = (src.len() / self.ranks) as c_int;
+        let (p, q, mpi) = (src.as_ptr().cast(), dst.as_mut_ptr().cast(), self.mpi);
+        // SAFETY: `n` words for each rank in both.
+        good("MPI_Alltoall", unsafe { (self.exchange)(p, n, mpi.word, q, n, mpi.word, mpi.world) })
     }
 }
 

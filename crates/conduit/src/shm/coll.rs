@@ -7,6 +7,7 @@
 //! | 0 | a [`Hall`] for each context; those of a node's first rank are the node's | the ranks of the node, and what tells of others |
 //! | [`CLAIMS`] | [`Claims`] for each context | any rank |
 //! | [`INLETS`] | an [`Inlet`] for each rank | that rank |
+//! | after them | a [`Sign`] for each rank and context | that rank |
 //! | after them | scratch, a part for each context | whoever a plan says |
 //!
 //! What is mapped is written by stores. To other nodes, and on the reference path, the same words are added to by messages
@@ -15,7 +16,7 @@
 use super::Node;
 use super::rma::Reach;
 use crate::am::{Arrival, Handler};
-use crate::coll::{CONTEXTS, Claims, Hall, Inlet, Letter, Told};
+use crate::coll::{CONTEXTS, Claims, Hall, Inlet, Letter, Sign, Told};
 use crate::contract::{At, Half};
 #[cfg(doc)]
 use crate::reference::ARRIVED;
@@ -40,8 +41,12 @@ pub fn len(node: &Node) -> usize {
     scratch_at(node.ranks().count()) + CONTEXTS * scratch_len(node)
 }
 
+fn signs_at(ranks: usize) -> usize {
+    INLETS + ranks * size_of::<Inlet>()
+}
+
 fn scratch_at(ranks: usize) -> usize {
-    (INLETS + ranks * size_of::<Inlet>()).next_multiple_of(4096)
+    (signs_at(ranks) + ranks * CONTEXTS * size_of::<Sign>()).next_multiple_of(4096)
 }
 
 /// A rank's desk, and what it reaches of those of others.
@@ -54,6 +59,7 @@ pub struct Desk {
     halls: *const Hall,
     claims: *const Claims,
     inlets: *const Inlet,
+    signs: *const Sign,
     peers: Box<[Peer]>,
     sleepers: *const Sleepers,
     /// What all of them point into.
@@ -66,6 +72,8 @@ struct Peer {
     /// The one that is for this rank.
     inlet: *const Inlet,
     claims: *const Claims,
+    /// Those of this rank.
+    signs: *const Sign,
     scratch: *mut u8,
     bell: *const Bell,
 }
@@ -90,12 +98,13 @@ impl Desk {
             Some(block) => Peer {
                 inlet: part(block, INLETS + rank * size_of::<Inlet>()).cast(),
                 claims: part(block, CLAIMS).cast(),
+                signs: part(block, signs_at(ranks) + rank * CONTEXTS * size_of::<Sign>()).cast(),
                 scratch: part(block, scratch_at(ranks)),
                 bell: node.bell_of(of as u32),
             },
             None => {
-                let (inlet, claims, bell) = (std::ptr::null(), std::ptr::null(), std::ptr::null());
-                Peer { inlet, claims, scratch: std::ptr::null_mut(), bell }
+                let (inlet, claims, signs) = (std::ptr::null(), std::ptr::null(), std::ptr::null());
+                Peer { inlet, claims, signs, scratch: std::ptr::null_mut(), bell: std::ptr::null() }
             }
         };
         let mut peers: Box<[Peer]> = (0..ranks).map(peer).collect();
@@ -109,6 +118,7 @@ impl Desk {
             halls: here(first).cast_const().cast(),
             claims: part(here(rank), CLAIMS).cast(),
             inlets: part(here(rank), INLETS).cast(),
+            signs: part(here(rank), signs_at(ranks)).cast(),
             peers,
             sleepers: node.sleepers(),
             node: node.clone(),
@@ -181,6 +191,27 @@ impl Desk {
         (!claims.is_null()).then(|| unsafe { &*claims.add(context) })
     }
 
+    /// What `from` has said of its collective in this context.
+    ///
+    /// # Panics
+    /// If there is no such rank or context.
+    pub fn sign_of(&self, from: usize, context: usize) -> &Sign {
+        assert!(from < self.ranks && context < CONTEXTS);
+        // SAFETY: inside the own block; atomics.
+        unsafe { &*self.signs.add(from * CONTEXTS + context) }
+    }
+
+    /// Where this rank says it to `to`; nothing where that takes a message.
+    ///
+    /// # Panics
+    /// If there is no such rank or context.
+    pub fn sign_to(&self, to: usize, context: usize) -> Option<&Sign> {
+        assert!(context < CONTEXTS);
+        let signs = self.peers[to].signs;
+        // SAFETY: inside its block; atomics.
+        (!signs.is_null()).then(|| unsafe { &*signs.add(context) })
+    }
+
     /// Looks at the bell of `to`, which is reached by stores. After a full fence that follows what it is to see.
     #[inline(always)]
     pub fn ring(&self, to: usize) {
@@ -230,6 +261,7 @@ impl Desk {
             taken: inlet + (offset_of!(Inlet, taken) + 8 * context) as u64,
             claims: self.offset + (CLAIMS + context * size_of::<Claims>()) as u64,
             hall: self.offset + (context * size_of::<Hall>()) as u64,
+            sign: self.offset + (signs_at(self.ranks) + (self.rank * CONTEXTS + context) * size_of::<Sign>()) as u64,
         }
     }
 }
@@ -249,6 +281,8 @@ pub struct Words {
     pub claims: u64,
     /// Arrivals, at the first rank of a node.
     pub hall: u64,
+    /// The sign.
+    pub sign: u64,
 }
 
 impl Node {

@@ -35,6 +35,15 @@ impl Key {
         Key { what, ends: u64::from(root) | u64::from(from) << 32, len: len as u64 }
     }
 
+    /// As words, and back.
+    pub fn words(self) -> [u64; 3] {
+        [self.what, self.ends, self.len]
+    }
+
+    pub fn of([what, ends, len]: [u64; 3]) -> Key {
+        Key { what, ends, len }
+    }
+
     /// The same from this source.
     pub fn with_source(self, from: u32) -> Key {
         Key { ends: u64::from(self.root()) | u64::from(from) << 32, ..self }
@@ -142,7 +151,9 @@ impl Prepared {
 
 /// Plans that were made, by their keys.
 #[derive(Debug)]
-pub(crate) struct Cache(Box<[Option<(Key, Rc<Prepared>)>]>);
+pub(crate) struct Cache(Box<[Slot]>);
+
+type Slot = Option<(Key, Rc<Prepared>)>;
 
 impl Default for Cache {
     fn default() -> Cache {
@@ -152,7 +163,7 @@ impl Default for Cache {
 
 impl Cache {
     #[inline(always)]
-    fn slot(&mut self, key: &Key) -> &mut Option<(Key, Rc<Prepared>)> {
+    fn slot(&mut self, key: &Key) -> &mut Slot {
         let ends = key.ends ^ key.ends >> 29;
         let hash = key.what >> 40 ^ ends.wrapping_mul(7) ^ u64::from(key.len.trailing_zeros() << 3);
         &mut self.0[hash as usize % REMEMBERED]
@@ -270,7 +281,8 @@ fn shape(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usize) -> Sha
     };
     let Call { sync, source, dest, in_place, .. } = *call;
     let (flow, way, stride) = (algorithm.flow, algorithm.way, call.len);
-    algorithm.of(Shape { op, flow, way, sync, ranks, len, stride, source, dest, in_place })
+    let nodes = Some(engine.nodes.clone());
+    algorithm.of(Shape { op, flow, way, sync, ranks, nodes, len, stride, source, dest, in_place })
 }
 
 /// All ranks' plans for blocks of this length; of a permutation whichever.
@@ -286,7 +298,7 @@ fn longest_part(engine: &Engine, call: &Call, algorithm: &Algorithm) -> Option<u
     let needed = plans(engine, call, algorithm, PROBE).map(|plan| plan.scratch).max().unwrap_or(0);
     // Rounded up: pieces of a broadcast may differ by one.
     let times = needed.div_ceil(PROBE);
-    (times > 0).then(|| (engine.desk.scratch_len() / times & !63).max(64))
+    (times > 0).then(|| ((engine.desk.scratch_len() / times) & !63).max(64))
 }
 
 fn longest_letter(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usize) -> usize {

@@ -16,6 +16,7 @@
 //! Whoever touches whose memory when is what the checker of plans has decided.
 
 use super::choice::{Asked, Cache, Key, Prepared};
+use crate::fail;
 use crate::job::Inner;
 use crate::team::Rank;
 use partage_conduit::coll::{CONTEXTS, LETTER, WORDS};
@@ -30,16 +31,19 @@ use partage_conduit::shm::coll::{self, Desk, Words};
 use partage_conduit::shm::rma::Reach;
 use partage_conduit::signal::Notice;
 use partage_conduit::wait::Aborted;
-use partage_plan::coll::{Buffer, Plan, Signal, Span, Step};
+use partage_plan::coll::{Buffer, Nodes, Plan, Signal, Span, Step};
 use partage_plan::layout::Spread;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// What a rank has of collectives.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub desk: Desk,
+    /// Which ranks are on which node.
+    pub nodes: Arc<Nodes>,
     /// The first ranks of the other nodes.
     others: Box<[u32]>,
     /// How many ranks of this node there are.
@@ -47,7 +51,7 @@ pub(crate) struct Engine {
     /// How many collectives, or parts of them, were begun.
     epoch: Cell<u64>,
     contexts: Box<[Context]>,
-    words: [Words; CONTEXTS],
+    pub(super) words: [Words; CONTEXTS],
     pub prepared: RefCell<Cache>,
     pub asked: Asked,
     /// Those that were started and have not ended.
@@ -120,6 +124,8 @@ impl Base {
 pub(crate) struct Task {
     pub(super) site: Site,
     pub(super) key: Key,
+    /// Bytes of an element, and its type.
+    pub(super) element: (u32, &'static str),
     /// Nothing until the source of a permutation is known.
     pub(super) prepared: OnceCell<Rc<Prepared>>,
     /// Source and destination.
@@ -161,6 +167,7 @@ impl Task {
         Task {
             site,
             key: Key::default(),
+            element: (0, ""),
             prepared: OnceCell::new(),
             bases: [Base::Same(0), Base::Same(0)],
             _source: None,
@@ -181,6 +188,11 @@ impl Task {
 
     pub fn is_done(&self) -> bool {
         self.done.get()
+    }
+
+    /// The number of its first part.
+    pub(super) fn first(&self) -> u64 {
+        self.first.get()
     }
 
     fn epoch(&self) -> u64 {
@@ -232,11 +244,13 @@ impl Engine {
             seat.take(Half::Guarded, Side::Symmetric, coll::len(node) as u64, 4096).map_err(|e| e.to_string())?;
         // SAFETY: the first block of this side that any rank takes, so it is at the same place everywhere; nobody gives it back.
         let desk = unsafe { Desk::new(node, reach, rank, offset) };
+        let nodes: Vec<usize> = (0..n).map(|r| ranks.node_of(ranks.place(r).0)).collect();
         let mut firsts: Vec<Option<u32>> = vec![None; ranks.nodes()];
-        (0..n).for_each(|r| _ = firsts[ranks.node_of(ranks.place(r).0)].get_or_insert(r as u32));
+        nodes.iter().enumerate().for_each(|(r, &node)| _ = firsts[node].get_or_insert(r as u32));
         let others = firsts.into_iter().enumerate().filter(|&(i, _)| i != ranks.node()).filter_map(|(_, first)| first);
         let context = || Context { peers: (0..n).map(|_| Known::default()).collect(), ..Context::default() };
         Ok(Engine {
+            nodes: Arc::new(Nodes::new(&nodes)),
             others: others.collect(),
             here: ranks.members().len() as u64,
             epoch: Cell::new(0),
@@ -352,6 +366,9 @@ impl Engine {
                         return Ok(false);
                     }
                 }
+                if inner.check && part == 0 {
+                    self.sign(inner, task);
+                }
                 place.begun.set(true);
             }
             let prepared = match task.prepared.get() {
@@ -377,6 +394,9 @@ impl Engine {
             }
             self.ended(context, plan);
             if part + 1 == prepared.parts {
+                if inner.check {
+                    self.compare(task);
+                }
                 task.done.set(true);
                 return Ok(true);
             }
@@ -405,11 +425,34 @@ impl Engine {
         step: Option<&Step>,
         ready: impl Fn() -> bool + Copy,
     ) -> Result<bool, Aborted> {
+        if inner.check {
+            return self.wait_comparing::<BLOCK>(inner, task, step, &ready);
+        }
         if !BLOCK {
             return Ok(ready());
         }
         inner.wait_saying(|| Waits { task, step }, ready)?;
         Ok(true)
+    }
+
+    /// The same, which also ends when a rank has entered something else.
+    #[cold]
+    fn wait_comparing<const BLOCK: bool>(
+        &self,
+        inner: &Rc<Inner>,
+        task: &Task,
+        step: Option<&Step>,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<bool, Aborted> {
+        let ready = || ready() || (task.place.begun.get() && self.disagrees(task));
+        let is = match BLOCK {
+            true => inner.wait_saying(|| Waits { task, step }, ready).map(|()| true)?,
+            false => ready(),
+        };
+        if is && task.place.begun.get() {
+            self.compare(task);
+        }
+        Ok(is)
     }
 
     /// Tells the rank to which this one permutes, and hears from the one that permutes to this.
@@ -436,8 +479,11 @@ impl Engine {
         }
         let claimed = claims.since(before);
         if claimed.times > 1 {
-            let me = inner.rank;
-            panic!("{me}: {}: {} ranks permute to this one; give each rank another", task.site, claimed.times);
+            if inner.check {
+                self.compare(task);
+            }
+            let (me, times, site) = (inner.rank, claimed.times, task.site);
+            fail::end_with(format!("{me}: {site}: {times} ranks permute to this one; give each rank another"));
         }
         self.contexts[context].claims.set(claims.value());
         Ok(Some(claimed.said))

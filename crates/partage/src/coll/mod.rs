@@ -40,6 +40,7 @@
 //! ```
 
 mod buffer;
+mod check;
 mod choice;
 mod engine;
 mod value;
@@ -59,6 +60,7 @@ use choice::{Call, Key, UNKNOWN};
 use engine::Base;
 use partage_conduit::record::Site;
 use partage_plan::coll::{Kind, OpKind};
+use std::any::type_name;
 use std::cell::OnceCell;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -446,6 +448,7 @@ impl<T: Pod> Collective<'_, T, Ready> {
     #[track_caller]
     fn plan_for(&self, task: &mut Task, call: Call) {
         task.key = Key::new(call);
+        task.element = (size_of::<T>() as u32, type_name::<T>());
         if let Some(fixed) = self.fixed
             && *fixed != task.key
         {

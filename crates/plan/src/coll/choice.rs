@@ -21,9 +21,10 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use super::name::{self, Error, Size};
-use super::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Shape, Way};
+use super::{Algorithm, Flow, In, Kind, Nodes, Op, OpKind, Out, Shape, Way};
 
 /// What an algorithm may depend on, but the operation and the length. It is the same for all ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -150,11 +151,11 @@ impl Table {
         broadcast.node.my.two:flat:split \
         broadcast.node.my:flat:pull \
         scatter.node.my:flat:pull \
-        broadcast.nodes:0-16k:tree2;16k-:scatter-gather2 \
-        scatter.nodes:0-4k:tree2 \
-        gather.nodes:0-4k:tree2 \
-        gather_all.nodes:0-4k:dissemination;4k-:ring \
-        exchange.nodes:0-256:bruck;256-:pairwise";
+        broadcast.nodes:0-16k:nodes2;16k-:nodes2x2/8 \
+        scatter.nodes:0-4k:nodes2 \
+        gather.nodes:0-4k:nodes2 \
+        gather_all.nodes:0-4k:nodes2;4k-:nodes2x2 \
+        exchange.nodes:0-256:nodes2;256-4k:nodes2x2;4k-:pairwise";
 
     /// These rules, and where none of them fits, those of `other`.
     #[must_use]
@@ -181,30 +182,33 @@ impl Table {
         let mut long = rules.filter(|r| r.from <= bytes && r.to.is_none_or(|to| bytes <= to));
         match long.find(|r| r.algorithm.fits(op, setting) && can(&r.algorithm)) {
             Some(rule) => &rule.algorithm,
-            None if setting.source == Kind::Shared && setting.dest == Kind::Private => &PULL,
-            None => &PUSH,
+            None if PUSH.fits(op, setting) && (setting.source, setting.dest) != (Kind::Shared, Kind::Private) => &PUSH,
+            None => &PULL,
         }
     }
 }
 
-/// What fits always, but for what is in place.
+/// One of them fits always.
 const PUSH: Algorithm = Algorithm { flow: Flow::Flat, way: Way::Push, pieces: 1, packet: None };
 const PULL: Algorithm = Algorithm { way: Way::Pull, ..PUSH };
 
 impl Algorithm {
-    /// Does it have plans for such a call?
+    /// Does it have plans for such a call, if its shape says on which nodes ranks are?
     pub fn fits(&self, op: OpKind, setting: &Setting) -> bool {
+        let Setting { ranks, sync, source, dest, in_place, .. } = *setting;
         let op = match op {
             OpKind::Broadcast => Op::Broadcast { root: 0, pieces: 1 },
             OpKind::Scatter => Op::Scatter { root: 0 },
             OpKind::Gather => Op::Gather { root: 0 },
             OpKind::GatherAll => Op::GatherAll,
             OpKind::Exchange => Op::Exchange,
-            OpKind::Permute => Op::Permute { to: vec![] },
+            // Of two ranks each knows where both blocks go.
+            OpKind::Permute if ranks < 3 => Op::Permute { to: vec![] },
+            OpKind::Permute => Op::Permute { to: vec![Op::UNKNOWN] },
         };
-        let Setting { ranks, sync, source, dest, in_place, .. } = *setting;
         let (flow, way) = (self.flow, self.way);
-        self.of(Shape { op, flow, way, sync, ranks, len: 0, stride: 0, source, dest, in_place }).fits()
+        let nodes = Some(Arc::new(Nodes::new(&[])));
+        self.of(Shape { op, flow, way, sync, ranks, nodes, len: 0, stride: 0, source, dest, in_place }).fits()
     }
 }
 

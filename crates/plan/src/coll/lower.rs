@@ -29,13 +29,18 @@ impl Shape {
     /// or this sync mode. The answer is the same on every rank.
     ///
     /// # Panics
-    /// If `me` or the root is no rank, a broadcast has no pieces, or a permutation is not one of all ranks.
+    /// If `me` or the root is no rank, a broadcast has no pieces, a permutation is not one of all ranks, or nodes are
+    /// not of these ranks.
     pub fn plan(&self, me: usize) -> Option<Plan> {
         assert!(me < self.ranks && self.op.root().is_none_or(|root| root < self.ranks), "plan: no such rank");
         assert!(!matches!(self.op, Op::Broadcast { pieces: 0, .. }), "plan: a broadcast has one piece at least");
         if let Op::Permute { to } = &self.op {
-            assert!(to.len() == self.ranks && to.contains(&me), "plan: a permutation names every rank once");
+            let known = to.iter().filter(|&&t| t != Op::UNKNOWN).all(|&t| t < self.ranks);
+            let once = to.iter().filter(|&&t| t == me).count() == 1;
+            assert!(to.len() == self.ranks && known && once, "plan: a permutation names every rank once");
+            assert!(to[me] != Op::UNKNOWN, "plan: a rank knows where its block goes");
         }
+        assert!(self.nodes.as_ref().is_none_or(|n| n.ranks() == self.ranks), "plan: nodes are of other ranks");
         if !self.fits() {
             return None;
         }
@@ -51,13 +56,15 @@ impl Shape {
     /// Does it have plans?
     pub fn fits(&self) -> bool {
         let shared = (self.source, self.dest) == (Kind::Shared, Kind::Shared);
-        let in_place = !matches!(self.op, Op::Exchange | Op::Permute { .. });
+        let known = !matches!(&self.op, Op::Permute { to } if to.contains(&Op::UNKNOWN));
+        // What is overwritten has been sent, or copied to where it is got from, in these orders and ways.
         let flow = match self.flow {
             // One rank's steps depend on all others having entered: that is not what `My` says.
-            Flow::Leader(_) | Flow::Last => shared && self.sync.0 != In::My,
-            _ => shared || self.way != Way::Split,
+            Flow::Leader(_) | Flow::Last => shared && self.sync.0 != In::My && known && !self.swaps(),
+            Flow::Flat | Flow::Xor if self.swaps() => matches!(self.way, Way::Pull | Way::Mail),
+            _ => !self.swaps() && (shared || self.way != Way::Split),
         };
-        flow && (in_place || !self.in_place) && self.flow.serves(self)
+        flow && self.flow.serves(self)
     }
 
     /// Where the sender of a message has `block`.
@@ -65,10 +72,14 @@ impl Shape {
         let origin = self.origin(block);
         match self.way {
             _ if origin.0 != rank => self.landing(rank, block),
-            // What others are to get must be where they can.
-            Way::Pull if self.kind(origin.1) == Kind::Private => self.slot(rank, block),
+            Way::Pull if self.staged(origin.1) => self.slot(rank, block),
             _ => origin.1,
         }
+    }
+
+    /// What others are to get must be where they can, and stay there.
+    fn staged(&self, origin: Span) -> bool {
+        self.swaps() || self.kind(origin) == Kind::Private
     }
 
     /// Where the receiver of a message has `block`: where it must be in the end, if its sender or those to whom it is
@@ -107,15 +118,6 @@ fn runs(pairs: impl Iterator<Item = (Span, Span)>) -> Vec<(Span, Span)> {
         }
     }
     list
-}
-
-/// Do they wait for the same signals?
-fn same(a: &Step, b: &Step) -> bool {
-    let what = |step: &Step| match *step {
-        Step::Wait { from, signal, .. } => Some((from, signal)),
-        _ => None,
-    };
-    what(a) == what(b)
 }
 
 /// A message, as both its ends see it.
@@ -236,9 +238,9 @@ impl<'a> Lowering<'a> {
     fn send(&mut self, m: &Message, staged: &mut BTreeSet<usize>) {
         let (shape, to) = (self.shape, m.peer);
         if shape.way == Way::Pull {
-            // A block that begins in private memory is copied to where it can be got, once.
-            let private = |&b: &usize| shape.origin(b).0 == self.me && shape.kind(shape.origin(b).1) == Kind::Private;
-            let fresh = m.blocks.iter().copied().filter(private).filter(|&b| staged.insert(b));
+            // A block that cannot be got from where it begins is copied to where it can, once.
+            let stage = |&b: &usize| shape.origin(b).0 == self.me && shape.staged(shape.origin(b).1);
+            let fresh = m.blocks.iter().copied().filter(stage).filter(|&b| staged.insert(b));
             for (src, dst) in runs(fresh.map(|b| (shape.origin(b).1, shape.slot(self.me, b)))) {
                 self.copy(src, dst);
             }
@@ -389,11 +391,16 @@ impl<'a> Lowering<'a> {
         let n = self.heard.entry((from, signal)).or_default();
         *n += more;
         let wait = Step::Wait { from, signal, n: *n };
-        match self.plan.steps.last_mut() {
+        if *n > more {
             // Nothing has been done since: who waits for more waits for less.
-            Some(last @ Step::Wait { .. }) if same(last, &wait) => *last = wait,
-            _ => self.step(wait),
+            let waits =
+                self.plan.steps.iter().rposition(|step| !matches!(step, Step::Wait { .. })).map_or(0, |at| at + 1);
+            let same = |step: &Step| matches!(*step, Step::Wait { from: f, signal: s, .. } if (f, s) == (from, signal));
+            if let Some(less) = self.plan.steps[waits..].iter().position(same) {
+                self.plan.steps.remove(waits + less);
+            }
         }
+        self.step(wait);
     }
 
     /// Alone, there is nobody to meet.

@@ -5,6 +5,7 @@
 //! - [`ops`]: the operation, as what each rank has before and must have after.
 //! - [`flow`]: who passes which block to whom, in which order. A new algorithm is one short file there.
 //! - `lower`: how a block passes ([`Way`]), in what memory ([`Kind`]), and what that needs of [`In`] and [`Out`].
+//! - `room`: how much scratch that needs, and how long its messages are.
 //! - [`name`] and [`choice`]: what the algorithms are called, and the table that says which is taken when.
 //! - [`model`]: the checker; it decides about every order in which the steps of all ranks may happen.
 //!
@@ -27,9 +28,12 @@ mod lower;
 pub mod model;
 pub mod name;
 pub mod ops;
+mod room;
+
+use std::sync::Arc;
 
 pub use choice::{Setting, Table};
-pub use flow::Flow;
+pub use flow::{Flow, Nodes};
 pub use name::Algorithm;
 pub use ops::{Op, OpKind};
 
@@ -89,6 +93,7 @@ pub enum Way {
 ///     way: Way::Push,
 ///     sync: (In::No, Out::My),
 ///     ranks: 3,
+///     nodes: None,
 ///     len: 8,
 ///     stride: 8,
 ///     source: Kind::Shared,
@@ -110,6 +115,8 @@ pub struct Shape {
     pub sync: (In, Out),
     /// How many ranks there are.
     pub ranks: usize,
+    /// On which nodes they are; nothing if that does not matter.
+    pub nodes: Option<Arc<Nodes>>,
     /// The length of what each rank has or gets from each: a block's, and for a broadcast that of all its pieces.
     pub len: usize,
     /// How far apart blocks begin in source and destination: as far as they are long, or farther where a plan moves only a

@@ -3,7 +3,7 @@
 //! ```text
 //! algorithm = flow [ "/" pieces ] [ ":" way ] [ "@" packet ]
 //! flow      = "flat" | "pairwise" | "xor" | "tree"k | "ring" | "dissemination" | "bruck" | "scatter-gather"k
-//!           | "leader" [ rank ] | "last"
+//!           | "nodes"k [ "x" leaders ] | "leader" [ rank ] | "last"
 //! way       = "push" | "pull" | "split" | "mail"
 //! ```
 //!
@@ -119,6 +119,8 @@ impl fmt::Display for Flow {
         match *self {
             Flow::Tree(k) => write!(f, "tree{k}"),
             Flow::ScatterGather(k) => write!(f, "scatter-gather{k}"),
+            Flow::Nodes(k, 1) => write!(f, "nodes{k}"),
+            Flow::Nodes(k, leaders) => write!(f, "nodes{k}x{leaders}"),
             Flow::Leader(Some(rank)) => write!(f, "leader{rank}"),
             flow => f.write_str(word(FLOWS, flow).unwrap_or_default()),
         }
@@ -129,14 +131,23 @@ impl FromStr for Flow {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Flow, Error> {
+        let number = |digits: &str| digits.parse().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()));
+        if let Some(numbers) = s.strip_prefix("nodes") {
+            let (radix, leaders) = numbers.split_once('x').unwrap_or((numbers, "1"));
+            return match (number(radix), number(leaders)) {
+                (Some(k @ 2..), Some(leaders @ 1..)) => Ok(Flow::Nodes(k, leaders)),
+                _ => Err(Error(format!("{s:?}: it takes a radix of 2 or more, as nodes2, and leaders, as nodes2x4"))),
+            };
+        }
         let digits = s.len() - s.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-        let (name, number) = s.split_at(s.len() - digits);
-        match (name, number.parse::<usize>()) {
-            ("tree", Ok(k)) if k > 1 => Ok(Flow::Tree(k)),
-            ("scatter-gather", Ok(k)) if k > 1 => Ok(Flow::ScatterGather(k)),
-            ("leader", Ok(rank)) => Ok(Flow::Leader(Some(rank))),
+        let (name, digits) = s.split_at(s.len() - digits);
+        match (name, number(digits)) {
+            ("tree", Some(k @ 2..)) => Ok(Flow::Tree(k)),
+            ("scatter-gather", Some(k @ 2..)) => Ok(Flow::ScatterGather(k)),
+            ("leader", Some(rank)) => Ok(Flow::Leader(Some(rank))),
             ("tree" | "scatter-gather", _) => Err(Error(format!("{s:?}: it takes a radix of 2 or more, as {name}2"))),
-            _ => value(FLOWS, "algorithm", s).map_err(|Error(words)| Error(words + ", tree2, scatter-gather2")),
+            _ => value(FLOWS, "algorithm", s)
+                .map_err(|Error(words)| Error(words + ", tree2, scatter-gather2, nodes2, nodes2x4")),
         }
     }
 }

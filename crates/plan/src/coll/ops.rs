@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::{Buffer, Shape, Span};
+use super::{Buffer, Flow, Shape, Span};
 
 /// What is to be done. Every rank's own number is that of its block.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,7 +24,8 @@ pub enum Op {
     GatherAll,
     /// Each gets from each a block of its own: block `i * ranks + j` is from `i` to `j`.
     Exchange,
-    /// `to[i]` gets the block of `i`. It is a permutation.
+    /// `to[i]` gets the block of `i`. It is a permutation. A rank needs to know only where its own block goes and whose it
+    /// gets: the others may be [`Op::UNKNOWN`], unless one rank does it all.
     Permute { to: Vec<usize> },
 }
 
@@ -41,6 +42,9 @@ pub enum OpKind {
 }
 
 impl Op {
+    /// Where the block of another rank goes that this one need not know of.
+    pub const UNKNOWN: usize = usize::MAX;
+
     /// Which one it is.
     pub fn kind(&self) -> OpKind {
         match self {
@@ -82,6 +86,7 @@ impl Shape {
         };
         match self.target(rank, block) {
             Some(span) if self.in_place => (rank, span),
+            _ if self.swaps() => (rank, self.span(Buffer::Dest, at, block)),
             _ => (rank, self.span(Buffer::Source, at, block)),
         }
     }
@@ -100,18 +105,32 @@ impl Shape {
         at.map(|at| self.span(Buffer::Dest, at, block))
     }
 
+    /// Blocks begin where others end.
+    pub(super) fn swaps(&self) -> bool {
+        self.in_place && matches!(self.op, Op::Exchange | Op::Permute { .. })
+    }
+
     /// Where `rank` has `block` in scratch: no two blocks that it may have there at once have the same place.
     pub fn slot(&self, rank: usize, block: usize) -> Span {
         let p = self.ranks;
         let slot = match self.op {
             Op::Broadcast { .. } | Op::Permute { .. } => 0,
             Op::Scatter { .. } | Op::Gather { .. } | Op::GatherAll => (block + p - rank) % p,
-            // A block that goes far by several hops meets those that go as far, but after other hops.
             Op::Exchange => {
                 let (from, to) = (block / p, block % p);
-                let (far, gone) = ((to + p - from) % p, (rank + p - from) % p);
-                let hop = if gone == far { 0 } else { usize::BITS - gone.leading_zeros() };
-                hop as usize * p + far
+                match (self.flow, &self.nodes) {
+                    // By leaders come blocks from their node, and to it.
+                    (Flow::Nodes(..), Some(nodes)) if nodes.of(from) == nodes.of(rank) => nodes.index(from) * p + to,
+                    (Flow::Nodes(..), Some(nodes)) => {
+                        (nodes.members(nodes.of(rank)).len() + nodes.index(to)) * p + from
+                    }
+                    // A block that goes far by several hops meets those that go as far, but after other hops.
+                    _ => {
+                        let (far, gone) = ((to + p - from) % p, (rank + p - from) % p);
+                        let hop = if gone == far { 0 } else { usize::BITS - gone.leading_zeros() };
+                        hop as usize * p + far
+                    }
+                }
             }
         };
         self.span(Buffer::Scratch, slot, block)

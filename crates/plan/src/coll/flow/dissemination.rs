@@ -11,12 +11,17 @@ use super::{List, Shape};
 
 pub fn gather_all(shape: &Shape, me: usize, list: &mut List) {
     let p = shape.ranks;
-    let mut d = 1;
-    while d < p {
-        let count = d.min(p - d);
+    for (to, from, count) in rounds(me, p, 2) {
         let blocks = |first: usize| (0..count).map(move |i| (first + i) % p);
-        list.send((me + p - d) % p, blocks(me));
-        list.receive((me + d) % p, blocks((me + d) % p));
-        d *= 2;
+        list.send(to, blocks(me));
+        list.receive(from, blocks(from));
     }
+}
+
+/// To whom, from whom, and how many blocks, from the sender's own on: with radix `k`, from `d`, 2`d` … away, then from
+/// `k` times as far.
+pub fn rounds(me: usize, p: usize, k: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let distances = std::iter::successors(Some(1), move |d| Some(d * k)).take_while(move |&d| d < p);
+    let all = distances.flat_map(move |d| (1..k).map(move |i| (d, i * d)).filter(move |&(_, far)| far < p));
+    all.map(move |(d, far)| ((me + p - far) % p, (me + far) % p, d.min(p - far)))
 }

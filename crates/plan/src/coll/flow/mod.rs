@@ -12,9 +12,13 @@
 mod bruck;
 mod direct;
 mod dissemination;
+mod nodes;
 mod ring;
 mod scatter_gather;
 mod tree;
+
+pub(super) use dissemination::rounds;
+pub use nodes::Nodes;
 
 use super::{Op, Shape};
 
@@ -37,6 +41,8 @@ pub enum Flow {
     Bruck,
     /// A broadcast in as many pieces as ranks: scattered down a tree of this radix, then passed round the ring.
     ScatterGather(usize),
+    /// Flat inside a node, a tree of this radix between nodes, with so many leaders on each.
+    Nodes(usize, usize),
     /// This rank does it all, in the buffers of all; nobody named: the root, or rank 0 where there is none.
     Leader(Option<usize>),
     /// The last rank to arrive does it all, in the buffers of all.
@@ -67,6 +73,9 @@ impl Flow {
             Flow::Ring => matches!(shape.op, Op::Broadcast { .. } | Op::GatherAll),
             Flow::Dissemination => shape.op == Op::GatherAll,
             Flow::Bruck => shape.op == Op::Exchange,
+            Flow::Nodes(k, leaders) => {
+                k > 1 && leaders > 0 && shape.nodes.is_some() && !matches!(shape.op, Op::Permute { .. })
+            }
             Flow::ScatterGather(k) => {
                 k > 1 && matches!(shape.op, Op::Broadcast { pieces, .. } if pieces == shape.ranks)
             }
@@ -92,6 +101,7 @@ impl Flow {
             (Flow::Dissemination, _) => dissemination::gather_all(shape, me, &mut list),
             (Flow::Bruck, _) => bruck::exchange(shape, me, &mut list),
             (Flow::ScatterGather(k), _) => scatter_gather::broadcast(shape, k, me, &mut list),
+            (Flow::Nodes(k, leaders), _) => nodes::moves(shape, shape.nodes.as_ref()?, k, leaders, me, &mut list),
             (Flow::Tree(_) | Flow::Leader(_) | Flow::Last, _) => return None,
         }
         Some(list.moves)
@@ -116,6 +126,13 @@ impl List {
         self.message(peer, blocks, false);
     }
 
+    /// The same backwards: what was sent is received.
+    fn reverse(&mut self) {
+        let messages: Vec<&[Move]> = self.moves.chunk_by(|a, b| a.round == b.round).collect();
+        let back = messages.into_iter().rev().flatten();
+        self.moves = back.map(|m| Move { send: !m.send, ..*m }).collect();
+    }
+
     fn message(&mut self, peer: usize, blocks: impl IntoIterator<Item = usize>, send: bool) {
         let round = self.round;
         self.moves.extend(blocks.into_iter().map(|block| Move { round, peer, block, send }));
@@ -124,6 +141,7 @@ impl List {
 }
 
 /// Ranks seen from the root: it is 0, and the others follow.
+#[derive(Clone, Copy)]
 struct Turn {
     ranks: usize,
     root: usize,

@@ -1,0 +1,58 @@
+//! The side of an MPI.
+
+use super::super::mpi::{Collectives, Library, Mpi};
+use super::cells::Operation;
+use super::stage::{Sample, Stage};
+use super::{CHUNK, read, write};
+use partage_conduit::topology;
+
+/// A rank of it, until the driver has enough.
+pub fn serve(stage: &Stage, side: usize, library: &'static Library) -> Result<(), String> {
+    let mpi = Mpi::open(library)?;
+    let cores = topology::allowed_cores();
+    // A refusal leaves the process where it is.
+    let _ = topology::bind_to(cores[mpi.me % cores.len()]);
+    let collectives = Collectives::new(&mpi)?;
+    let mut buffers = Buffers { src: vec![], dst: vec![], chunk: [0; CHUNK] };
+    let prepare = |b: &mut Buffers, s: &Sample| {
+        let wide = s.bytes / 8 * collectives.ranks;
+        if b.src.len() != wide {
+            (b.src, b.dst) = (vec![1; wide], vec![1; wide]);
+        }
+        Ok(())
+    };
+    stage.serve(side, mpi.me, collectives.ranks, &mut buffers, prepare, |b, s, turn, times| {
+        b.call(&collectives, mpi.me, s, turn, times)
+    })?;
+    mpi.finalize()
+}
+
+/// A block for each rank.
+struct Buffers {
+    src: Vec<u64>,
+    dst: Vec<u64>,
+    chunk: [u64; CHUNK],
+}
+
+impl Buffers {
+    fn call(&mut self, c: &Collectives, me: usize, s: &Sample, turn: u64, times: u64) -> Result<(), String> {
+        let (n, ranks) = (s.bytes / 8, c.ranks);
+        let Buffers { src, dst, chunk } = self;
+        for turn in turn..turn + times {
+            let root = s.root(turn, ranks);
+            let (written, got) = s.touches(root == me, ranks);
+            write(written * n, turn, chunk, |at, chunk| src[at..at + chunk.len()].copy_from_slice(chunk));
+            match s.operation {
+                Operation::Broadcast => c.broadcast(&mut src[..n], root)?,
+                Operation::Scatter => c.scatter(src, &mut dst[..n], root)?,
+                Operation::Gather => c.gather(&src[..n], dst, root)?,
+                Operation::GatherAll => c.gather_all(&src[..n], dst)?,
+                Operation::Exchange | Operation::Permute => c.exchange(src, dst)?,
+            }
+            // A broadcast is in place: what it brings is where it begins.
+            let got_in = if s.operation == Operation::Broadcast { &*src } else { &*dst };
+            read(got * n, chunk, |at, chunk| chunk.copy_from_slice(&got_in[at..at + chunk.len()]));
+        }
+        Ok(())
+    }
+}

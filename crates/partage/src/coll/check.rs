@@ -1,0 +1,161 @@
+//! Ranks compare their collectives: in debug builds, and where `PARTAGE_CHECK` asks for it.
+//!
+//! Whoever enters a collective tells all others what it is, and where it was called: its *sign*. Whoever waits in one looks at the signs of
+//! all who have entered the same, and so does whoever ends it. Nobody waits for a sign, so sync modes stay what they are.
+//!
+//! A sign says which collective it is of and has a sum of its words: one that is being written over by a rank far ahead is seen to be none.
+
+use super::choice::Call;
+use super::engine::{Engine, Task};
+use crate::fail;
+use crate::job::Inner;
+use partage_conduit::coll::{CONTEXTS, SIGN};
+use partage_conduit::contract::At;
+use partage_conduit::signal::Notice;
+use partage_conduit::sync::full_fence;
+use partage_plan::coll::{Kind, OpKind};
+use std::fmt;
+use std::rc::Rc;
+
+/// Words for the name of a file, of which the end is told.
+const FILE: usize = SIGN - 7;
+
+/// What a rank has entered.
+#[derive(Clone, Copy)]
+struct Said {
+    epoch: u64,
+    call: Call,
+    /// Bytes of an element, and its type.
+    element: u32,
+    kind: u32,
+    line: u32,
+    file: [u64; FILE],
+}
+
+impl Said {
+    fn new(task: &Task) -> Said {
+        let (element, name) = task.element;
+        let mut file = [0; FILE];
+        let path = task.site.at.file().as_bytes();
+        let end = &path[path.len().saturating_sub(8 * FILE)..];
+        bytemuck::cast_slice_mut(&mut file)[..end.len()].copy_from_slice(end);
+        // What an algorithm is called is known to its own rank.
+        let call = Call { algorithm: 0, ..task.key.call() };
+        let kind = name.bytes().fold(0, |sum: u32, b| sum.wrapping_mul(31).wrapping_add(b.into()));
+        Said { epoch: task.first(), call, element, kind, line: task.site.at.line(), file }
+    }
+
+    fn words(&self) -> [u64; SIGN] {
+        let [what, ends, len] = super::choice::Key::new(self.call).words();
+        let mut words = [0; SIGN];
+        let head = [self.epoch + 1, what, ends, len, pair(self.element, self.kind), self.line.into()];
+        words[..6].copy_from_slice(&head);
+        words[6..SIGN - 1].copy_from_slice(&self.file);
+        words[SIGN - 1] = sum(&words);
+        words
+    }
+
+    /// What was said of this collective, if that is whole.
+    fn read(words: [u64; SIGN], epoch: u64) -> Option<Said> {
+        let is = words[0] == epoch + 1 && words[SIGN - 1] == sum(&words);
+        is.then(|| {
+            let call = super::choice::Key::of([words[1], words[2], words[3]]).call();
+            let mut file = [0; FILE];
+            file.copy_from_slice(&words[6..SIGN - 1]);
+            let [element, kind] = [words[4] as u32, (words[4] >> 32) as u32];
+            Said { epoch, call, element, kind, line: words[5] as u32, file }
+        })
+    }
+
+    /// Do they fit together?
+    fn agrees(&self, other: &Said) -> bool {
+        let ends = |call: Call| if call.op == OpKind::Permute { Call { root: 0, ..call } } else { call };
+        (ends(self.call), self.element, self.kind) == (ends(other.call), other.element, other.kind)
+    }
+}
+
+fn pair(a: u32, b: u32) -> u64 {
+    u64::from(a) | u64::from(b) << 32
+}
+
+/// Of all but the last word.
+fn sum(words: &[u64; SIGN]) -> u64 {
+    words[..SIGN - 1].iter().fold(1, |sum: u64, w| (sum ^ w).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17))
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (call, bytes) = (self.call, bytemuck::cast_slice::<u64, u8>(&self.file));
+        let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+        let place = if call.in_place { ", in place" } else { "" };
+        let (before, after) = call.sync;
+        let kind = |kind: Kind| if kind == Kind::Shared { "shared" } else { "private" };
+        let (source, dest) = (kind(call.source), kind(call.dest));
+        write!(f, "{} of {call}, {} an element, {source} to {dest}{place}", call.op, self.element)?;
+        write!(f, ", {before:?}/{after:?}")?;
+        write!(f, " ({}:{})", String::from_utf8_lossy(&bytes[..end]), self.line)
+    }
+}
+
+impl Engine {
+    /// Tells all others what this rank has entered.
+    pub(super) fn sign(&self, inner: &Rc<Inner>, task: &Task) {
+        let words = Said::new(task).words();
+        let context = (task.first() % CONTEXTS as u64) as usize;
+        for to in (0..inner.size).filter(|&to| to != inner.rank.index()) {
+            match self.desk.sign_to(to, context) {
+                Some(sign) => {
+                    sign.write(&words);
+                    full_fence();
+                    self.desk.ring(to);
+                }
+                None => {
+                    let offset = self.words[context].sign;
+                    let at = At::guarded(to as u32, offset);
+                    inner.send_notice(task.site, at, bytemuck::bytes_of(&words), Notice::Add { offset, value: 0 });
+                }
+            }
+        }
+    }
+
+    /// Has a rank entered something else?
+    pub(super) fn disagrees(&self, task: &Task) -> bool {
+        self.other(task).is_some()
+    }
+
+    /// Ends the job if a rank has.
+    #[cold]
+    pub(super) fn compare(&self, task: &Task) {
+        if let Some([(a, mine), (b, other)]) = self.other(task) {
+            let why = match mine.agrees(&other) {
+                true => "no two may send to one",
+                false if mine.kind != other.kind => "their elements are of different types",
+                false => "all must make the same call",
+            };
+            fail::end_with(format!("the ranks disagree: rank {a} came to {mine}, rank {b} to {other}; {why}"));
+        }
+    }
+
+    /// Two ranks that do not fit together.
+    fn other(&self, task: &Task) -> Option<[(usize, Said); 2]> {
+        let (me, epoch) = (self.desk.rank(), task.first());
+        let context = (epoch % CONTEXTS as u64) as usize;
+        let mine = Said::new(task);
+        let said = |r: usize| match r == me {
+            true => Some(mine),
+            false => Said::read(self.desk.sign_of(r, context).read(), epoch),
+        };
+        let all = || (0..self.desk.ranks()).filter_map(|r| Some((r, said(r)?)));
+        if let Some(other) = all().find(|(_, other)| !mine.agrees(other)) {
+            return Some([(me, mine), other]);
+        }
+        if mine.call.op != OpKind::Permute {
+            return None;
+        }
+        // No two may send to one.
+        let mut to: Vec<_> = all().collect();
+        to.sort_by_key(|(r, said)| (said.call.root, *r));
+        let twice = to.windows(2).find(|two| two[0].1.call.root == two[1].1.call.root)?;
+        Some([twice[0], twice[1]])
+    }
+}
