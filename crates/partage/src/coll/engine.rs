@@ -382,7 +382,8 @@ impl Engine {
                 },
             };
             let plan = prepared.plan(part);
-            let now = Now { engine: self, inner, task, context, offset: part * prepared.part };
+            let (offset, arrivals) = (part * prepared.part, plan.totals.arrivals);
+            let now = Now { engine: self, inner, task, context, offset, arrivals };
             for step in &plan.steps[place.step.get()..] {
                 if !now.step::<BLOCK>(step)? {
                     return Ok(false);
@@ -498,6 +499,8 @@ struct Now<'a> {
     context: usize,
     /// Where this part begins in each block.
     offset: usize,
+    /// How often each rank arrives.
+    arrivals: usize,
 }
 
 impl Now<'_> {
@@ -572,7 +575,7 @@ impl Now<'_> {
                 let known = self.known(*to);
                 let (sent, taken) = (known.letters_sent.get(), &desk.from(*to).taken[self.context]);
                 if known.letters_taken.get() < sent {
-                    known.letters_taken.set(taken.get());
+                    self.look_what_was_taken(*to);
                     if known.letters_taken.get() < sent {
                         if !wait!(|| taken.get() >= sent)? {
                             return Ok(false);
@@ -610,6 +613,7 @@ impl Now<'_> {
                 context.mine.set(before + 1);
                 let is_last = self.arrive();
                 if let (Step::Last { steps }, true) = (step, is_last) {
+                    context.all_arrived.set(before + 1);
                     // Copies, and the release.
                     for step in steps {
                         self.step_of_last(step)?;
@@ -630,10 +634,24 @@ impl Now<'_> {
             }
             Step::Released => {
                 let (hall, times) = (desk.hall(self.context), context.released.get() + 1);
-                return wait!(|| hall.released() >= times);
+                if !wait!(|| hall.released() >= times)? {
+                    return Ok(false);
+                }
+                // Who released all had seen them arrive, if they did.
+                if self.arrivals > 0 {
+                    context.all_arrived.set(context.arrived.get() + self.arrivals as u64);
+                }
             }
         }
         Ok(true)
+    }
+
+    /// The counts of all contexts are in two lines, which are fetched once for all.
+    #[inline(never)]
+    fn look_what_was_taken(&self, by: usize) {
+        let taken = &self.engine.desk.from(by).taken;
+        let contexts = self.engine.contexts.iter().zip(taken);
+        contexts.for_each(|(context, taken)| context.peers[by].letters_taken.set(taken.get()));
     }
 
     #[inline(never)]
