@@ -41,6 +41,12 @@ impl Count {
         self.0.load(Acquire)
     }
 
+    /// Makes it larger. Whoever called this makes a full fence before it looks at the reader's bell.
+    #[inline(always)]
+    pub fn set(&self, to: u64) {
+        self.0.store(to, Release);
+    }
+
     /// Makes it larger, after which there is a full fence: whoever called this may look at the reader's bell.
     #[inline(always)]
     pub fn raise(&self, to: u64) {

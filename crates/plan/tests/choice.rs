@@ -1,6 +1,6 @@
 //! Names of algorithms and tables of them.
 
-use partage_plan::coll::{Algorithm, Flow, In, Kind, OpKind, Out, Setting, Table, Way};
+use partage_plan::coll::{Algorithm, Flow, In, Kind, OpKind, Out, Scheme, Setting, Table, Way};
 
 const OPS: [OpKind; 6] =
     [OpKind::Broadcast, OpKind::Scatter, OpKind::Gather, OpKind::GatherAll, OpKind::Exchange, OpKind::Permute];
@@ -35,7 +35,7 @@ fn settings() -> Vec<Setting> {
 #[test]
 fn names_mean_what_they_say() {
     let named = |name: &str| name.parse::<Algorithm>().unwrap_or_else(|e| panic!("{e}"));
-    let of = |flow, way| Algorithm { flow, way, pieces: 1, packet: None };
+    let of = |flow, way| Algorithm { flow, way, scheme: Scheme::Fused, pieces: 1, packet: None };
     let split = of(Flow::Flat, Way::Split);
     let table = [
         ("flat", of(Flow::Flat, Way::Push), "flat:push"),
@@ -64,8 +64,7 @@ fn names_mean_what_they_say() {
 
 #[test]
 fn wrong_names_are_said_in_one_line() {
-    let flows =
-        "flat, pairwise, xor, ring, dissemination, bruck, leader, last, tree2, scatter-gather2, nodes2, nodes2x4";
+    let flows = "flat, pairwise, xor, ring, dissemination, bruck, leader, last, tree2, scatter-gather2, nodes2, nodes2x4, 000:…";
     for (name, says) in [
         ("", &*format!("\"\" is no algorithm: {flows}")),
         ("tre2", flows),

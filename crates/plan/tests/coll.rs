@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use partage_plan::coll::model::{self, Place, Run, Verdict};
-use partage_plan::coll::{Flow, In, Kind, Nodes, Op, Out, Shape, Signal, Step, Way};
+use partage_plan::coll::{Algorithm, Flow, In, Kind, Nodes, Op, Out, Scheme, Shape, Signal, Step, Way};
 
 const WAYS: [Way; 4] = [Way::Push, Way::Pull, Way::Split, Way::Mail];
 const KINDS: [Kind; 2] = [Kind::Shared, Kind::Private];
@@ -54,29 +54,32 @@ fn syncs() -> impl Iterator<Item = (In, Out)> {
 }
 
 /// Every shape of `ranks` that has plans: buffers of `len`, of these kinds.
-fn shapes(ranks: usize, len: usize, (source, dest): (Kind, Kind), in_place: bool) -> Vec<Shape> {
+fn shapes(ranks: usize, len: usize, kinds: (Kind, Kind), in_place: bool) -> Vec<Shape> {
+    // Who does it all passes no messages.
+    let alone = |flow: &Flow| matches!(flow, Flow::Leader(_) | Flow::Last);
+    let (alone, messages): (Vec<Flow>, Vec<Flow>) = flows(ranks).into_iter().partition(alone);
+    let mut list = shapes_of(ranks, len, kinds, in_place, &messages, &WAYS);
+    list.extend(shapes_of(ranks, len, kinds, in_place, &alone, &WAYS[..1]));
+    list.retain(Shape::fits);
+    list
+}
+
+/// All operations, with these flows and ways, whether they have plans or not.
+fn shapes_of(
+    ranks: usize,
+    len: usize,
+    (source, dest): (Kind, Kind),
+    in_place: bool,
+    flows: &[Flow],
+    ways: &[Way],
+) -> Vec<Shape> {
+    let (scheme, nodes, stride) = (Scheme::Fused, None, len);
     let mut list = vec![];
     for op in ops(ranks) {
-        for flow in flows(ranks) {
-            // Who does it all passes no messages.
-            let ways = if matches!(flow, Flow::Leader(_) | Flow::Last) { &WAYS[..1] } else { &WAYS };
-            for &way in ways {
-                for sync in syncs() {
-                    let shape = Shape {
-                        op: op.clone(),
-                        flow,
-                        way,
-                        sync,
-                        ranks,
-                        nodes: None,
-                        len,
-                        stride: len,
-                        source,
-                        dest,
-                        in_place,
-                    };
-                    list.extend(Some(shape).filter(|s| s.plan(0).is_some()));
-                }
+        for (&flow, &way) in flows.iter().flat_map(|flow| ways.iter().map(move |way| (flow, way))) {
+            for sync in syncs() {
+                let (op, nodes) = (op.clone(), nodes.clone());
+                list.push(Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place });
             }
         }
     }
@@ -103,7 +106,20 @@ fn over_nodes(ranks: usize, len: usize, kinds: (Kind, Kind), in_place: bool) -> 
             for (flow, way) in flows.into_iter().flat_map(|flow| WAYS.map(|way| (flow, way))) {
                 for sync in syncs() {
                     let (op, nodes, (source, dest)) = (op.clone(), Some(Arc::clone(&nodes)), kinds);
-                    let shape = Shape { op, flow, way, sync, ranks, nodes, len, stride: len, source, dest, in_place };
+                    let shape = Shape {
+                        op,
+                        flow,
+                        way,
+                        scheme: Scheme::Fused,
+                        sync,
+                        ranks,
+                        nodes,
+                        len,
+                        stride: len,
+                        source,
+                        dest,
+                        in_place,
+                    };
                     list.extend(Some(shape).filter(Shape::fits));
                 }
             }
@@ -176,6 +192,51 @@ fn shapes_over_nodes_are_right() {
         }
     }
     assert!(count > 4_000, "{count}");
+}
+
+/// The baselines of document 000, alone and in streams.
+#[test]
+fn baselines_are_right() {
+    let names = [
+        "naive-push",
+        "naive-pull",
+        "reference-push",
+        "reference-pull",
+        "straight-push",
+        "spanning-tree",
+        "xor",
+        "ring",
+        "registered",
+        "dynamic",
+        "static",
+    ];
+    let mut random = Random(11400714819323198485);
+    let named = |name: &str| format!("000:{name}").parse::<Algorithm>().unwrap_or_else(|e| panic!("{e}"));
+    // A buffer that is too small for a tree of blocks.
+    let small = Algorithm { packet: Some(2), ..named("static") };
+    for algorithm in names.map(named).into_iter().chain([small]) {
+        let name = algorithm.to_string();
+        let mut count = 0;
+        let mut before: Option<Shape> = None;
+        for ranks in 1..=if deep() { 12 } else { 6 } {
+            let kinds = KINDS.into_iter().flat_map(|source| KINDS.map(|dest| (source, dest)));
+            let flat = |(kinds, in_place)| shapes_of(ranks, 3, kinds, in_place, &[Flow::Flat], &[Way::Push]);
+            let all = kinds.flat_map(|kinds| [(kinds, false), (kinds, true)]).flat_map(flat).map(|s| algorithm.of(s));
+            for shape in all.filter(Shape::fits).step_by(if deep() || ranks < 4 { 1 } else { 11 }) {
+                let once = run(&shape, 0);
+                let most = once.plans.iter().map(|p| p.scratch).max().unwrap_or(0);
+                assert!(most <= shape.scratch(), "{most} of {} of {shape:?}", shape.scratch());
+                check(std::slice::from_ref(&once));
+                if let Some(other) = before.filter(|other| other.ranks == ranks && random.below(3) == 0) {
+                    check(&[once.clone(), run(&other, 0), once.clone()]);
+                    check(&[run(&other, 1), once.clone(), run(&other, 1), once]);
+                }
+                before = Some(shape);
+                count += 1;
+            }
+        }
+        assert!(count > 50, "{name}: {count}");
+    }
 }
 
 #[test]
@@ -389,6 +450,7 @@ fn own_steps_only() {
                 op,
                 flow,
                 way: Way::Push,
+                scheme: Scheme::Fused,
                 sync,
                 ranks,
                 nodes: None,
@@ -408,8 +470,23 @@ fn the_checker_says_what_is_missing() {
     let (source, dest) = (Kind::Shared, Kind::Shared);
     let (flow, way, sync) = (Flow::Ring, Way::Push, (In::No, Out::My));
     let op = Op::Broadcast { root: 0, pieces: 1 };
-    let mut run =
-        run(&Shape { op, flow, way, sync, ranks: 3, nodes: None, len: 2, stride: 2, source, dest, in_place: false }, 0);
+    let mut run = run(
+        &Shape {
+            op,
+            flow,
+            way,
+            scheme: Scheme::Fused,
+            sync,
+            ranks: 3,
+            nodes: None,
+            len: 2,
+            stride: 2,
+            source,
+            dest,
+            in_place: false,
+        },
+        0,
+    );
     assert!(matches!(run.plans[1].steps.remove(0), Step::Wait { from: 0, .. }));
     let words = model::check(&[run]).expect_err("rank 1 passes on what it may not have");
     assert!(words.contains("rank 0, step 0 (Put"), "{words}");

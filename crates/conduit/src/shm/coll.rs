@@ -20,10 +20,14 @@ use crate::coll::{CONTEXTS, Claims, Hall, Inlet, Letter, Sign, Told};
 use crate::contract::{At, Half};
 #[cfg(doc)]
 use crate::reference::ARRIVED;
+use crate::ring::prefetch_to_write;
 use crate::sync::full_fence;
 use crate::wait::{Bell, Sleepers};
 use std::mem::offset_of;
 use std::sync::Arc;
+
+/// How many collectives ahead lines are asked for: a store to a line that is not here makes its fence wait for it.
+pub const AHEAD: usize = 2;
 
 /// Where claims begin.
 pub const CLAIMS: usize = CONTEXTS * size_of::<Hall>();
@@ -210,6 +214,22 @@ impl Desk {
         let signs = self.peers[to].signs;
         // SAFETY: inside its block; atomics.
         (!signs.is_null()).then(|| unsafe { &*signs.add(context) })
+    }
+
+    /// Asks for the line of the next letters to `to`, which this rank is going to write.
+    #[inline(always)]
+    pub fn prefetch_letter(&self, to: usize, context: usize) {
+        let inlet = self.peers[to].inlet;
+        let line = inlet.wrapping_byte_add(offset_of!(Inlet, told) + (context + AHEAD) % CONTEXTS * size_of::<Told>());
+        prefetch_to_write(line.cast::<u8>());
+    }
+
+    /// The same for counts of signals.
+    #[inline(always)]
+    pub fn prefetch_signals(&self, to: usize, context: usize) {
+        let inlet = self.peers[to].inlet;
+        let told = offset_of!(Inlet, told) + (context + AHEAD) % CONTEXTS * size_of::<Told>();
+        prefetch_to_write(inlet.wrapping_byte_add(told + offset_of!(Told, signals)).cast::<u8>());
     }
 
     /// Looks at the bell of `to`, which is reached by stores. After a full fence that follows what it is to see.

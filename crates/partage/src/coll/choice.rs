@@ -280,9 +280,9 @@ fn shape(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usize) -> Sha
         }
     };
     let Call { sync, source, dest, in_place, .. } = *call;
-    let (flow, way, stride) = (algorithm.flow, algorithm.way, call.len);
+    let (flow, way, scheme, stride) = (algorithm.flow, algorithm.way, algorithm.scheme, call.len);
     let nodes = Some(engine.nodes.clone());
-    algorithm.of(Shape { op, flow, way, sync, ranks, nodes, len, stride, source, dest, in_place })
+    algorithm.of(Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place })
 }
 
 /// All ranks' plans for blocks of this length; of a permutation whichever.

@@ -10,6 +10,11 @@
 //! a plan that is so by itself: a rank arrives again when it has met all, or has data of one that has.) So one number for all ranks tells
 //! whether all have come. Where there are several nodes, the last of a node to arrive tells the others of all its ranks.
 //!
+//! # Letters
+//! A sender is told late which of its letters were taken: after some of them, or when their reader has to wait. So it may have to wait
+//! for a rank that has taken all, but computes, or waits outside of collectives, until that rank enters another one: under
+//! no sync mode may a program count on more.
+//!
 //! # Memory
 //! A task has addresses of its caller's buffers. Blocking calls borrow them until they return; started ones are
 //! borrowed by a scope, which ends when no task is left, or when the job ends and all tasks are given up.
@@ -30,6 +35,7 @@ use partage_conduit::shm::Seat;
 use partage_conduit::shm::coll::{self, Desk, Words};
 use partage_conduit::shm::rma::Reach;
 use partage_conduit::signal::Notice;
+use partage_conduit::sync::full_fence;
 use partage_conduit::wait::Aborted;
 use partage_plan::coll::{Buffer, Nodes, Plan, Signal, Span, Step};
 use partage_plan::layout::Spread;
@@ -56,7 +62,12 @@ pub(crate) struct Engine {
     pub asked: Asked,
     /// Those that were started and have not ended.
     pending: RefCell<Vec<Rc<Task>>>,
+    /// Letters that were taken, of which their senders have not been told: context, sender and number.
+    owed: RefCell<Vec<(usize, usize, u64)>>,
 }
+
+/// So many letters are taken before their senders are told, unless this rank has to wait.
+const OWED: usize = CONTEXTS / 2;
 
 /// What a rank knows of a context.
 #[derive(Debug, Default)]
@@ -98,6 +109,7 @@ pub(super) enum Base {
 
 impl Base {
     /// Where the part of a rank begins.
+    #[inline(always)]
     fn offset(&self, rank: usize) -> u64 {
         match self {
             Base::Private(_) => unreachable!("nobody else touches private memory"),
@@ -257,6 +269,7 @@ impl Engine {
             prepared: RefCell::default(),
             asked: Asked::default(),
             pending: RefCell::default(),
+            owed: RefCell::new(Vec::with_capacity(OWED)),
             desk,
         })
     }
@@ -425,11 +438,34 @@ impl Engine {
         if inner.check {
             return self.wait_comparing::<BLOCK>(inner, task, step, &ready);
         }
-        if !BLOCK {
-            return Ok(ready());
+        if ready() {
+            return Ok(true);
         }
-        inner.wait_saying(|| Waits { task, step }, ready)?;
-        Ok(true)
+        self.tell_what_was_taken();
+        if BLOCK {
+            inner.wait_saying(|| Waits { task, step }, ready)?;
+        }
+        Ok(BLOCK)
+    }
+
+    /// Tells senders which of their letters were taken, so that they may write others. Whoever waits does it before: a sender may be what
+    /// it waits for.
+    #[inline]
+    fn tell_what_was_taken(&self) {
+        if !self.owed.borrow().is_empty() {
+            self.tell_all();
+        }
+    }
+
+    #[inline(never)]
+    fn tell_all(&self) {
+        let mut owed = self.owed.borrow_mut();
+        for &(context, from, number) in owed.iter() {
+            self.desk.to(from).expect("reached by stores").taken[context].set(number);
+        }
+        full_fence();
+        owed.iter().for_each(|&(_, from, _)| self.desk.ring(from));
+        owed.clear();
     }
 
     /// The same, which also ends when a rank has entered something else.
@@ -442,6 +478,7 @@ impl Engine {
         ready: &dyn Fn() -> bool,
     ) -> Result<bool, Aborted> {
         let ready = || ready() || (task.place.begun.get() && self.disagrees(task));
+        self.tell_what_was_taken();
         let is = match BLOCK {
             true => inner.wait_saying(|| Waits { task, step }, ready).map(|()| true)?,
             false => ready(),
@@ -563,10 +600,14 @@ impl Now<'_> {
             Step::Put { to, src, dst } => self.put(*to, *src, *dst),
             Step::Get { from, src, dst } => self.get(*from, *src, *dst),
             Step::Copy { src, dst } => self.copy(self.mine(*dst), self.mine(*src), src.len),
-            Step::Carry { from, src, to, dst } => {
-                let place = |rank, span| self.near(rank, span).expect("all ranks are on one node");
-                self.copy(place(*to, *dst), place(*from, *src), src.len);
-            }
+            Step::Carry { from, src, to, dst } => match self.near(*to, *dst) {
+                Some(there) => {
+                    let here = self.near(*from, *src).expect("memory of this rank or of its node");
+                    self.copy(there, here, src.len);
+                }
+                None => self.put_far(self.far(*to, *dst), self.mine(*src), src.len),
+            },
+            Step::Each { len, step } => return self.each::<BLOCK>(*len, step),
             Step::Send { to, src } => {
                 let known = self.known(*to);
                 let (sent, taken) = (known.letters_sent.get(), &desk.from(*to).taken[self.context]);
@@ -724,6 +765,45 @@ impl Now<'_> {
         }
     }
 
+    /// A put that has arrived when the next step begins.
+    #[cold]
+    fn put_far(&self, at: At, from: *const u8, len: usize) {
+        let (inner, site) = (self.inner, self.task.site);
+        if inner.is_network(at) {
+            // SAFETY: the buffer is this task's, which does not end, nor touches it, before that is complete.
+            let put = unsafe { rma::start_put(&inner.seat, site, at, from, len) };
+            let put = inner.unless_outside(put).expect("memory of an array");
+            self.task.under_way.borrow_mut().gets.push(put);
+            self.task.has_under_way.set(true);
+        } else {
+            let mut bytes = vec![0; len];
+            self.copy(bytes.as_mut_ptr(), from, len);
+            inner.put_guarded(site, at, &bytes);
+        }
+    }
+
+    /// A copy, so many bytes at a time. To and from other nodes all are under way at once.
+    #[cold]
+    fn each<const BLOCK: bool>(&self, len: usize, step: &Step) -> Result<bool, Aborted> {
+        let cut = |span: Span, at: usize| Span { at: span.at + at, len: len.min(span.len - at), ..span };
+        match *step {
+            Step::Get { from, src, dst } => {
+                (0..src.len).step_by(len).for_each(|at| self.get(from, cut(src, at), cut(dst, at)));
+            }
+            Step::Carry { from, src, to, dst } => {
+                for at in (0..src.len).step_by(len) {
+                    let (src, dst) = (cut(src, at), cut(dst, at));
+                    match (self.near(to, dst), self.near(from, src)) {
+                        (Some(there), Some(here)) => self.copy(there, here, src.len),
+                        _ => self.put_far(self.far(to, dst), self.mine(src), src.len),
+                    }
+                }
+            }
+            _ => return self.step::<BLOCK>(step),
+        }
+        Ok(true)
+    }
+
     #[inline(always)]
     fn get(&self, from: usize, src: Span, dst: Span) {
         let to = self.mine(dst);
@@ -757,6 +837,7 @@ impl Now<'_> {
             Some(inlet) => {
                 inlet.told[self.context].signals.0[signal as usize].raise(sent.get());
                 self.engine.desk.ring(to);
+                self.engine.desk.prefetch_signals(to, self.context);
             }
             None => self.add_far(to, self.engine.words[self.context].signals[signal as usize]),
         }
@@ -783,6 +864,10 @@ impl Now<'_> {
             Some(inlet) => {
                 inlet.told[self.context].letter.write(&words[..len.div_ceil(8)], number);
                 self.engine.desk.ring(to);
+                let ahead = &self.engine.contexts[(self.context + coll::AHEAD) % CONTEXTS].peers[to];
+                if ahead.letters_taken.get() == ahead.letters_sent.get() {
+                    self.engine.desk.prefetch_letter(to, self.context);
+                }
             }
             None => {
                 let Words { letter, number: offset, .. } = self.engine.words[self.context];
@@ -807,9 +892,13 @@ impl Now<'_> {
             len += span.len;
         }
         match desk.to(from) {
-            Some(inlet) => {
-                inlet.taken[self.context].raise(number);
-                desk.ring(from);
+            Some(_) => {
+                let mut owed = self.engine.owed.borrow_mut();
+                owed.push((self.context, from, number));
+                if owed.len() == OWED {
+                    drop(owed);
+                    self.engine.tell_all();
+                }
             }
             None => self.add_far(from, self.engine.words[self.context].taken),
         }

@@ -50,7 +50,6 @@ pub(crate) use engine::{Engine, Task};
 pub use partage_plan::coll::{Algorithm, In, Out, Table};
 pub use value::Value;
 
-#[cfg(doc)]
 use crate::array::SharedArray;
 use crate::scope::{Event, Scope};
 use crate::team::{Team, TeamRank};
@@ -355,27 +354,17 @@ impl<T: Pod> Plan<T> {
     }
 }
 
-/// One of a collective's buffers, on this rank.
-struct Part {
-    base: Base,
-    kind: Kind,
-    /// How many elements it has here.
-    len: usize,
-}
-
 impl<T: Pod> Collective<'_, T, Ready> {
-    /// Says what is to be done; false if that is nothing.
-    #[inline(always)]
+    /// Says what is to be done; false if that is nothing. (In line, the builder would be copied once more.)
+    #[inline(never)]
     #[track_caller]
     fn describe(&self, site: Site, task: &mut Task) -> bool {
         let inner = &self.team.inner;
         let (ranks, me, root) = (inner.size, inner.rank.index(), self.root.index());
         if root >= ranks {
-            let what = if self.op == OpKind::Permute { "to" } else { "from root" };
-            panic!("{}: {}: {what} {root}, where there are {ranks} ranks", inner.rank, site.call);
+            self.no_such_root(site);
         }
         let in_place = self.dest.is_none();
-        let source = self.part(&self.source.what, site);
         let is_root = me == root;
         let rooted = matches!(self.op, OpKind::Broadcast | OpKind::Scatter | OpKind::Gather);
         // How many blocks a rank's buffers have.
@@ -385,37 +374,35 @@ impl<T: Pod> Collective<'_, T, Ready> {
             OpKind::Gather | OpKind::GatherAll => (1, ranks),
             OpKind::Exchange => (ranks, ranks),
         };
-        let (n, source, dest) = match &self.dest {
+        let (source, len) = self.part(&self.source.what, site, &mut task.bases[0]);
+        let (n, dest) = match &self.dest {
             Some(dest) => {
                 let resizes = !matches!(self.op, OpKind::Broadcast | OpKind::Scatter);
-                let n = match resizes {
-                    true => self.whole("source", source.len, blocks_in, site),
-                    false => self.part(&dest.what, site).len,
-                };
                 let is_source = !rooted || self.op == OpKind::Gather || is_root;
                 let is_dest = !rooted || self.op != OpKind::Gather || is_root;
+                let whole = if resizes { self.whole("source", len, blocks_in, site) } else { 0 };
                 if let What::Vec(vec) = dest.what
                     && is_dest
                     && resizes
                 {
                     // SAFETY: borrowed, and nobody else has it.
-                    unsafe { (*vec).resize(n * blocks_out, T::zeroed()) };
+                    unsafe { (*vec).resize(whole * blocks_out, T::zeroed()) };
                 }
-                let there = self.part(&dest.what, site);
+                let (kind, there) = self.part(&dest.what, site, &mut task.bases[1]);
+                let n = if resizes { whole } else { there };
                 if is_source {
-                    self.fits("source", source.len, n, blocks_in, site);
+                    self.fits("source", len, n, blocks_in, site);
                 }
                 if is_dest {
-                    self.fits("destination", there.len, n, blocks_out, site);
+                    self.fits("destination", there, n, blocks_out, site);
                 }
                 self.apart(dest, site);
-                (n, source, there)
+                (n, kind)
             }
             None => {
                 let has_all = self.op != OpKind::Broadcast && self.op != OpKind::Permute && (!rooted || is_root);
-                let n = if has_all { self.whole("buffer", source.len, ranks, site) } else { source.len };
-                let dest = Part { base: source.base.clone(), ..source };
-                (n, source, dest)
+                task.bases[1] = task.bases[0].clone();
+                (if has_all { self.whole("buffer", len, ranks, site) } else { len }, source)
             }
         };
         if n == 0 || size_of::<T>() == 0 {
@@ -427,8 +414,8 @@ impl<T: Pod> Collective<'_, T, Ready> {
             from: UNKNOWN,
             len: n * size_of::<T>(),
             sync: self.sync,
-            source: source.kind,
-            dest: dest.kind,
+            source,
+            dest,
             in_place,
             algorithm: self.algorithm,
         };
@@ -436,12 +423,19 @@ impl<T: Pod> Collective<'_, T, Ready> {
             self.check_algorithm(call, site);
         }
         if in_place && matches!(self.op, OpKind::Exchange | OpKind::Permute) {
-            self.with_a_copy(task, call, source.base, n * blocks_in);
+            self.with_a_copy(task, call, n * blocks_in);
             return true;
         }
-        task.bases = [source.base, dest.base];
         self.plan_for(task, call);
         true
+    }
+
+    #[cold]
+    #[track_caller]
+    fn no_such_root(&self, site: Site) -> ! {
+        let (me, ranks, root) = (self.team.inner.rank, self.team.inner.size, self.root.0);
+        let what = if self.op == OpKind::Permute { "to" } else { "from root" };
+        panic!("{me}: {}: {what} {root}, where there are {ranks} ranks", site.call);
     }
 
     #[inline(always)]
@@ -481,32 +475,42 @@ impl<T: Pod> Collective<'_, T, Ready> {
         }
     }
 
-    /// The buffer on this rank.
-    #[inline]
+    /// Where the buffer is, of which kind, and how many elements it has on this rank.
+    #[inline(always)]
     #[track_caller]
-    fn part(&self, what: &What<T>, site: Site) -> Part {
-        let me = self.team.inner.rank.index();
+    fn part(&self, what: &What<T>, site: Site, base: &mut Base) -> (Kind, usize) {
         match what {
-            What::Private(p, len) => Part { base: Base::Private(p.cast()), kind: Kind::Private, len: *len },
+            What::Private(p, len) => {
+                *base = Base::Private(p.cast());
+                (Kind::Private, *len)
+            }
             What::Vec(vec) => {
                 // SAFETY: borrowed, and nobody else has it.
                 let vec = unsafe { &mut **vec };
-                Part { base: Base::Private(vec.as_mut_ptr().cast()), kind: Kind::Private, len: vec.len() }
+                *base = Base::Private(vec.as_mut_ptr().cast());
+                (Kind::Private, vec.len())
             }
             What::Shared(array, range) => {
                 // SAFETY: borrowed.
                 let array = unsafe { &**array };
-                array.check_usable(site.call);
-                let (start, spread) = (array.start, &array.spread);
-                if *range == (0..spread.len()) {
-                    return Part { base: Base::Same(start), kind: Kind::Shared, len: array.mine };
+                if array.is_empty() {
+                    array.check_usable(site.call);
                 }
-                let Range { start: first, end } = *range;
-                let len = spread.part_before(me, end) - spread.part_before(me, first);
-                let base = Base::Share { start, spread, size: size_of::<T>(), first };
-                Part { base, kind: Kind::Shared, len }
+                if range.start == 0 && range.end == array.spread.len() {
+                    *base = Base::Same(array.start);
+                    return (Kind::Shared, array.mine);
+                }
+                (Kind::Shared, self.share(array, range, base))
             }
         }
+    }
+
+    /// Some elements of an array.
+    #[inline(never)]
+    fn share(&self, array: &SharedArray<T>, range: &Range<usize>, base: &mut Base) -> usize {
+        let (me, spread) = (self.team.inner.rank.index(), &array.spread);
+        *base = Base::Share { start: array.start, spread, size: size_of::<T>(), first: range.start };
+        spread.part_before(me, range.end) - spread.part_before(me, range.start)
     }
 
     /// The length of a block, of which so many must be there.
@@ -561,10 +565,10 @@ impl<T: Pod> Collective<'_, T, Ready> {
     /// What cannot be done in place is done with a copy of the source.
     #[cold]
     #[track_caller]
-    fn with_a_copy(&self, task: &mut Task, mut call: Call, base: Base, elements: usize) {
+    fn with_a_copy(&self, task: &mut Task, mut call: Call, elements: usize) {
         let len = elements * size_of::<T>();
         let inner = &self.team.inner;
-        let from = match &base {
+        let from = match &task.bases[0] {
             Base::Private(p) => *p,
             shared => inner.own_table().locate(shared.at(inner.rank), len).expect("memory of this rank"),
         };
@@ -576,7 +580,7 @@ impl<T: Pod> Collective<'_, T, Ready> {
         if call.sync.0 == In::No {
             call.sync.0 = In::My;
         }
-        task.bases = [Base::Private(copy.as_mut_ptr().cast()), base];
+        task.bases[0] = Base::Private(copy.as_mut_ptr().cast());
         task.set_source(copy);
         self.plan_for(task, call);
     }

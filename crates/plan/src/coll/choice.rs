@@ -24,7 +24,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::name::{self, Error, Size};
-use super::{Algorithm, Flow, In, Kind, Nodes, Op, OpKind, Out, Shape, Way};
+use super::{Algorithm, Flow, In, Kind, Nodes, Op, OpKind, Out, Scheme, Shape, Way};
 
 /// What an algorithm may depend on, but the operation and the length. It is the same for all ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,7 +189,7 @@ impl Table {
 }
 
 /// One of them fits always.
-const PUSH: Algorithm = Algorithm { flow: Flow::Flat, way: Way::Push, pieces: 1, packet: None };
+const PUSH: Algorithm = Algorithm { flow: Flow::Flat, way: Way::Push, scheme: Scheme::Fused, pieces: 1, packet: None };
 const PULL: Algorithm = Algorithm { way: Way::Pull, ..PUSH };
 
 impl Algorithm {
@@ -206,9 +206,9 @@ impl Algorithm {
             OpKind::Permute if ranks < 3 => Op::Permute { to: vec![] },
             OpKind::Permute => Op::Permute { to: vec![Op::UNKNOWN] },
         };
-        let (flow, way) = (self.flow, self.way);
+        let (flow, way, scheme) = (self.flow, self.way, self.scheme);
         let nodes = Some(Arc::new(Nodes::new(&[])));
-        self.of(Shape { op, flow, way, sync, ranks, nodes, len: 0, stride: 0, source, dest, in_place }).fits()
+        self.of(Shape { op, flow, way, scheme, sync, ranks, nodes, len: 0, stride: 0, source, dest, in_place }).fits()
     }
 }
 

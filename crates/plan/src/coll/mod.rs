@@ -82,15 +82,34 @@ pub enum Way {
     Mail,
 }
 
+/// What keeps ranks from touching data too early or too late, and where data pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Scheme {
+    /// Each message has the signals that it needs. Data pass through scratch only where they must.
+    #[default]
+    Fused,
+    /// A baseline: barriers before and after, unless the sync mode is `No` there; copies between them.
+    Plain,
+    /// The same with copies of single elements.
+    Elements,
+    /// A baseline: signals up and down a binary tree before and after.
+    Trees,
+    /// A baseline: at both ends data pass through scratch, of which there is as much as it takes.
+    Dynamic,
+    /// A baseline: at both ends data pass through scratch, where one block has room.
+    Static,
+}
+
 /// All that a plan depends on but the rank.
 ///
 /// ```
-/// use partage_plan::coll::{Flow, In, Kind, Op, Out, Shape, Step, Way};
+/// use partage_plan::coll::{Flow, In, Kind, Op, Out, Scheme, Shape, Step, Way};
 ///
 /// let shape = Shape {
 ///     op: Op::Broadcast { root: 2, pieces: 1 },
 ///     flow: Flow::Tree(2),
 ///     way: Way::Push,
+///     scheme: Scheme::Fused,
 ///     sync: (In::No, Out::My),
 ///     ranks: 3,
 ///     nodes: None,
@@ -111,6 +130,8 @@ pub struct Shape {
     pub flow: Flow,
     /// How blocks pass.
     pub way: Way,
+    /// What keeps ranks apart.
+    pub scheme: Scheme,
     /// When data may be touched.
     pub sync: (In, Out),
     /// How many ranks there are.
@@ -173,8 +194,11 @@ pub enum Step {
     Get { from: usize, src: Span, dst: Span },
     /// Copies its own `src` to its own `dst`.
     Copy { src: Span, dst: Span },
-    /// Copies `src` of `from` to `dst` of `to`.
+    /// Copies `src` of `from` to `dst` of `to`, where it is when the next step begins. One of both is this rank, or both are
+    /// on its node.
     Carry { from: usize, src: Span, to: usize, dst: Span },
+    /// Does the copy that `step` is, so many bytes at a time.
+    Each { len: usize, step: Box<Step> },
     /// Sends its own `src`, all of it in one message that is a signal too. When the step ends it has been read. It
     /// waits only for the message before it, to the same rank, to be taken.
     Send { to: usize, src: Vec<Span> },

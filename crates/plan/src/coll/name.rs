@@ -1,28 +1,34 @@
 //! Algorithms by name.
 //!
 //! ```text
-//! algorithm = flow [ "/" pieces ] [ ":" way ] [ "@" packet ]
+//! algorithm = flow [ "/" pieces ] [ ":" way ] [ "@" packet ] | "000:" baseline [ "@" packet ]
 //! flow      = "flat" | "pairwise" | "xor" | "tree"k | "ring" | "dissemination" | "bruck" | "scatter-gather"k
 //!           | "nodes"k [ "x" leaders ] | "leader" [ rank ] | "last"
 //! way       = "push" | "pull" | "split" | "mail"
+//! baseline  = "naive-push" | "naive-pull" | "reference-push" | "reference-pull" | "straight-push" | "spanning-tree" | "xor"
+//!           | "ring" | "registered" | "dynamic" | "static"
 //! ```
 //!
 //! Not said: one piece; push. `pieces` are those of a broadcast, one behind the other. A `packet` is a size (`16k`):
 //! longer blocks pass in parts of so many bytes. `leader` and `last` have no way, for one rank touches all data;
 //! `scatter-gather` has as many pieces as there are ranks.
+//!
+//! Baselines are those of document 000 (see [`Scheme`]). The last three are its library with its three kinds of buffers,
+//! which takes for each operation what suits them; the packet of `static` is its buffer, of 8 to 64 KiB.
 
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Flow, Op, OpKind, Shape, Way};
+use super::{Flow, Op, OpKind, Scheme, Shape, Way};
 
 /// What is left to choose when the caller has said what is to be done.
 ///
 /// ```
-/// use partage_plan::coll::{Algorithm, Flow, Way};
+/// use partage_plan::coll::{Algorithm, Flow, Scheme, Way};
 ///
 /// let ring: Algorithm = "ring/8:pull@16k".parse().unwrap();
-/// assert_eq!(ring, Algorithm { flow: Flow::Ring, way: Way::Pull, pieces: 8, packet: Some(16 << 10) });
+/// let (flow, way, scheme) = (Flow::Ring, Way::Pull, Scheme::Fused);
+/// assert_eq!(ring, Algorithm { flow, way, scheme, pieces: 8, packet: Some(16 << 10) });
 /// assert_eq!(ring.to_string(), "ring/8:pull@16k");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +37,8 @@ pub struct Algorithm {
     pub flow: Flow,
     /// How blocks pass.
     pub way: Way,
+    /// What keeps ranks apart.
+    pub scheme: Scheme,
     /// In how many pieces a broadcast passes.
     pub pieces: usize,
     /// Blocks longer than so many bytes pass in parts, each a collective of its own; nothing: as scratch allows.
@@ -40,7 +48,21 @@ pub struct Algorithm {
 impl Algorithm {
     /// The shape with this algorithm.
     pub fn of(&self, mut shape: Shape) -> Shape {
-        (shape.flow, shape.way) = (self.flow, self.way);
+        (shape.flow, shape.way, shape.scheme) = (self.flow, self.way, self.scheme);
+        if self.flow == Flow::Document {
+            // All of the block, not the part of it that passes at a time.
+            let half = shape.len.max(shape.stride).saturating_mul(shape.ranks) / 2;
+            let small = half <= self.packet.unwrap_or(BUFFER.1);
+            (shape.flow, shape.scheme) = match (shape.op.kind(), self.scheme) {
+                (OpKind::Broadcast, scheme) => (Flow::Tree(2), scheme),
+                (OpKind::Scatter, Scheme::Dynamic) => (Flow::Tree(2), Scheme::Dynamic),
+                (OpKind::Scatter, Scheme::Static) if small => (Flow::Tree(2), Scheme::Dynamic),
+                (OpKind::GatherAll, Scheme::Dynamic | Scheme::Static) => (Flow::Ring, self.scheme),
+                (OpKind::GatherAll, scheme) => (Flow::Xor, scheme),
+                (OpKind::Exchange, Scheme::Trees | Scheme::Static) => (Flow::Xor, self.scheme),
+                (_, scheme) => (Flow::Flat, scheme),
+            };
+        }
         if let Op::Broadcast { pieces, .. } = &mut shape.op {
             *pieces = if matches!(self.flow, Flow::ScatterGather(_)) { shape.ranks } else { self.pieces };
         }
@@ -73,6 +95,24 @@ const OPS: &Words<OpKind> = &[
 ];
 
 const WAYS: &Words<Way> = &[("push", Way::Push), ("pull", Way::Pull), ("split", Way::Split), ("mail", Way::Mail)];
+
+/// The baselines of document 000: all that is not [`Scheme::Fused`].
+const BASELINES: &Words<(Flow, Way, Scheme)> = &[
+    ("naive-push", (Flow::Flat, Way::Push, Scheme::Elements)),
+    ("naive-pull", (Flow::Flat, Way::Pull, Scheme::Elements)),
+    ("reference-push", (Flow::Flat, Way::Push, Scheme::Plain)),
+    ("reference-pull", (Flow::Flat, Way::Pull, Scheme::Plain)),
+    ("straight-push", (Flow::Flat, Way::Push, Scheme::Trees)),
+    ("spanning-tree", (Flow::Tree(2), Way::Push, Scheme::Trees)),
+    ("xor", (Flow::Xor, Way::Push, Scheme::Trees)),
+    ("ring", (Flow::Ring, Way::Push, Scheme::Dynamic)),
+    ("registered", (Flow::Document, Way::Push, Scheme::Trees)),
+    ("dynamic", (Flow::Document, Way::Push, Scheme::Dynamic)),
+    ("static", (Flow::Document, Way::Push, Scheme::Static)),
+];
+
+/// How long the buffers of [`Scheme::Static`] may be.
+const BUFFER: (usize, usize) = (8 << 10, 64 << 10);
 
 const FLOWS: &Words<Flow> = &[
     ("flat", Flow::Flat),
@@ -147,18 +187,22 @@ impl FromStr for Flow {
             ("leader", Some(rank)) => Ok(Flow::Leader(Some(rank))),
             ("tree" | "scatter-gather", _) => Err(Error(format!("{s:?}: it takes a radix of 2 or more, as {name}2"))),
             _ => value(FLOWS, "algorithm", s)
-                .map_err(|Error(words)| Error(words + ", tree2, scatter-gather2, nodes2, nodes2x4")),
+                .map_err(|Error(words)| Error(words + ", tree2, scatter-gather2, nodes2, nodes2x4, 000:…")),
         }
     }
 }
 
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.flow.fmt(f)?;
+        let baseline = word(BASELINES, (self.flow, self.way, self.scheme));
+        match baseline {
+            Some(name) => write!(f, "000:{name}")?,
+            None => self.flow.fmt(f)?,
+        }
         if self.pieces != 1 {
             write!(f, "/{}", self.pieces)?;
         }
-        if !matches!(self.flow, Flow::Leader(_) | Flow::Last) {
+        if baseline.is_none() && !matches!(self.flow, Flow::Leader(_) | Flow::Last) {
             write!(f, ":{}", word(WAYS, self.way).unwrap_or_default())?;
         }
         match self.packet {
@@ -176,6 +220,18 @@ impl FromStr for Algorithm {
             Some((rest, packet)) => (rest, Some(packet.parse::<Size>()?.0)),
             None => (s, None),
         };
+        let wrong = |why: &str| Err(Error(format!("{s:?}: {why}")));
+        if packet == Some(0) {
+            return wrong("a packet has one byte at least");
+        }
+        if let Some(name) = rest.strip_prefix("000:") {
+            let (flow, way, scheme) = value(BASELINES, "baseline", name)?;
+            let packet = if scheme == Scheme::Static { packet.or(Some(BUFFER.1)) } else { packet };
+            if scheme == Scheme::Static && packet.is_some_and(|len| len < BUFFER.0 || len > BUFFER.1) {
+                return wrong("its buffer has 8k to 64k");
+            }
+            return Ok(Algorithm { flow, way, scheme, pieces: 1, packet });
+        }
         let (rest, way) = match rest.split_once(':') {
             Some((rest, way)) => (rest, Some(value(WAYS, "way", way)?)),
             None => (rest, None),
@@ -185,19 +241,17 @@ impl FromStr for Algorithm {
             None => (rest, None),
         };
         let flow: Flow = flow.parse()?;
-        let wrong = |why: &str| Err(Error(format!("{s:?}: {why}")));
         match (flow, pieces, way) {
             (Flow::Leader(_) | Flow::Last, _, Some(_)) => return wrong("one rank touches all data, so it has no way"),
             (Flow::Leader(_) | Flow::Last, Some(_), _) => return wrong("one rank touches all data, in one piece"),
             (Flow::ScatterGather(_), Some(_), _) => return wrong("it has as many pieces as ranks"),
-            _ if packet == Some(0) => return wrong("a packet has one byte at least"),
             _ => {}
         }
         let pieces = match pieces.map_or(Ok(1), str::parse) {
             Ok(0) | Err(_) => return wrong("the number of pieces is 1 or more"),
             Ok(pieces) => pieces,
         };
-        Ok(Algorithm { flow, way: way.unwrap_or(Way::Push), pieces, packet })
+        Ok(Algorithm { flow, way: way.unwrap_or(Way::Push), scheme: Scheme::Fused, pieces, packet })
     }
 }
 

@@ -1,12 +1,19 @@
 //! How much room a shape needs on any rank: numbers on which all ranks agree without having made each other's plans.
 
 use super::flow::rounds;
-use super::{Flow, Kind, Op, Shape, Way};
+use super::{Flow, Kind, Op, Scheme, Shape, Way};
 
 impl Shape {
     /// No rank's plan needs more scratch. It is nothing where none needs any.
     pub fn scratch(&self) -> usize {
         let p = self.ranks;
+        match self.scheme {
+            Scheme::Fused => {}
+            Scheme::Plain | Scheme::Elements | Scheme::Trees => return 0,
+            _ if p == 1 => return 0,
+            Scheme::Dynamic => return 2 * self.slots() * self.len,
+            Scheme::Static => return 2 * self.len,
+        }
         // Blocks that their ranks cannot be given where they must be, or are not for them. A rank can get them there, unless
         // others get them from it.
         let direct = matches!(self.flow, Flow::Flat | Flow::Pairwise | Flow::Xor);
@@ -24,15 +31,22 @@ impl Shape {
         if p == 1 || !(landed || passed || staged) {
             return 0;
         }
-        let slots = match (&self.op, self.flow) {
+        match (&self.op, self.flow) {
+            (Op::Scatter { .. }, Flow::Flat) if !staged => self.len,
+            (Op::Gather { .. }, Flow::Flat) if !landed => self.len,
+            _ => self.slots() * self.len,
+        }
+    }
+
+    /// No block has a [slot](Shape::slot) after so many.
+    pub(super) fn slots(&self) -> usize {
+        let p = self.ranks;
+        match (&self.op, self.flow) {
             (Op::Broadcast { .. } | Op::Permute { .. }, _) => 1,
-            (Op::Scatter { .. }, Flow::Flat) if !staged => 1,
-            (Op::Gather { .. }, Flow::Flat) if !landed => 1,
             (Op::Exchange, Flow::Bruck) => p * (usize::BITS - p.leading_zeros()) as usize,
             (Op::Exchange, Flow::Nodes(..)) => 2 * p * self.most(),
             _ => p,
-        };
-        slots * self.len
+        }
     }
 
     /// No message has more.

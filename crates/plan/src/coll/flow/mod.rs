@@ -19,6 +19,7 @@ mod tree;
 
 pub(super) use dissemination::rounds;
 pub use nodes::Nodes;
+pub(super) use tree::{children, parent};
 
 use super::{Op, Shape};
 
@@ -47,6 +48,8 @@ pub enum Flow {
     Leader(Option<usize>),
     /// The last rank to arrive does it all, in the buffers of all.
     Last,
+    /// Whichever document 000 takes for the operation in this scheme; a shape has that one instead.
+    Document,
 }
 
 /// A block that a rank sends or receives.
@@ -68,6 +71,7 @@ impl Flow {
     pub fn serves(self, shape: &Shape) -> bool {
         match self {
             Flow::Flat | Flow::Leader(_) | Flow::Last => true,
+            Flow::Document => false,
             Flow::Pairwise | Flow::Xor => matches!(shape.op, Op::GatherAll | Op::Exchange),
             Flow::Tree(k) => k > 1 && shape.op.root().is_some(),
             Flow::Ring => matches!(shape.op, Op::Broadcast { .. } | Op::GatherAll),
@@ -102,7 +106,7 @@ impl Flow {
             (Flow::Bruck, _) => bruck::exchange(shape, me, &mut list),
             (Flow::ScatterGather(k), _) => scatter_gather::broadcast(shape, k, me, &mut list),
             (Flow::Nodes(k, leaders), _) => nodes::moves(shape, shape.nodes.as_ref()?, k, leaders, me, &mut list),
-            (Flow::Tree(_) | Flow::Leader(_) | Flow::Last, _) => return None,
+            (Flow::Tree(_) | Flow::Leader(_) | Flow::Last | Flow::Document, _) => return None,
         }
         Some(list.moves)
     }
@@ -142,23 +146,23 @@ impl List {
 
 /// Ranks seen from the root: it is 0, and the others follow.
 #[derive(Clone, Copy)]
-struct Turn {
-    ranks: usize,
+pub(super) struct Turn {
+    pub ranks: usize,
     root: usize,
 }
 
 impl Turn {
-    fn of(shape: &Shape) -> Turn {
+    pub fn of(shape: &Shape) -> Turn {
         Turn { ranks: shape.ranks, root: shape.op.root().unwrap_or(0) }
     }
 
     /// The number of `rank`, seen from the root.
-    fn seen(&self, rank: usize) -> usize {
+    pub fn seen(&self, rank: usize) -> usize {
         (rank + self.ranks - self.root) % self.ranks
     }
 
     /// The rank that is `v`, seen from the root.
-    fn rank(&self, v: usize) -> usize {
+    pub fn rank(&self, v: usize) -> usize {
         (v + self.root) % self.ranks
     }
 }

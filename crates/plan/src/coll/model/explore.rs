@@ -202,6 +202,7 @@ impl World<'_> {
                 let mut new = state.clone();
                 new.at[i] = next;
                 let by = (run, rank);
+                let step = if let Step::Each { step, .. } = step { step } else { step };
                 match *step {
                     Step::Get { from, src, dst } => self.copy(&mut new, by, (from, src), (rank, dst))?,
                     Step::Copy { src, dst } => self.copy(&mut new, by, (rank, src), (rank, dst))?,

@@ -288,6 +288,11 @@ impl Draft {
             Step::Get { from, src, dst } => self.copied(node, (from, src), (rank, dst)),
             Step::Copy { src, dst } => self.copied(node, (rank, src), (rank, dst)),
             Step::Carry { from, src, to, dst } => self.copied(node, (from, src), (to, dst)),
+            Step::Each { ref step, .. } => match **step {
+                Step::Get { from, src, dst } => self.copied(node, (from, src), (rank, dst)),
+                Step::Carry { from, src, to, dst } => self.copied(node, (from, src), (to, dst)),
+                _ => {}
+            },
             Step::Put { to, src, dst } => {
                 let read = self.node(run, rank, what, vec![node]);
                 let arrival = self.node(run, rank, what, vec![read]);

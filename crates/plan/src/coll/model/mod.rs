@@ -72,12 +72,12 @@ pub enum Verdict {
 /// What is wrong first, in words.
 ///
 /// ```
-/// use partage_plan::coll::{model, Flow, In, Kind, Op, Out, Shape, Step, Way};
+/// use partage_plan::coll::{model, Flow, In, Kind, Op, Out, Scheme, Shape, Step, Way};
 ///
 /// let op = Op::Gather { root: 0 };
 /// let (source, dest) = (Kind::Shared, Kind::Shared);
 /// let sync = (In::My, Out::My);
-/// let shape = Shape { op, flow: Flow::Flat, way: Way::Push, sync, ranks: 3, nodes: None, len: 2, stride: 2, source, dest, in_place: false };
+/// let shape = Shape { op, flow: Flow::Flat, way: Way::Push, scheme: Scheme::Fused, sync, ranks: 3, nodes: None, len: 2, stride: 2, source, dest, in_place: false };
 /// let mut run = model::Run::new(&shape, 0).unwrap();
 /// assert_eq!(model::check(&[run.clone()]), Ok(()));
 /// run.plans[1].steps.retain(|step| !matches!(step, Step::Wait { .. }));

@@ -19,10 +19,12 @@
 //!
 //! Nobody can tell `All` from `My` where source and destination are private: it is `My` there.
 
+mod document;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::flow::Move;
-use super::{Buffer, Flow, In, Kind, Op, Out, Plan, Shape, Signal, Span, Step, Totals, Way};
+use super::{Buffer, Flow, In, Kind, Op, OpKind, Out, Plan, Scheme, Shape, Signal, Span, Step, Totals, Way};
 
 impl Shape {
     /// The steps of rank `me`; nothing where the flow is not one for the operation, or not for these buffers, this way
@@ -46,9 +48,9 @@ impl Shape {
         }
         let mut lowering = Lowering::new(self, me);
         match self.flow {
-            Flow::Leader(leader) => lowering.leader(leader.or(self.op.root()).unwrap_or(0) % self.ranks),
+            Flow::Leader(leader) => lowering.leader(leader.unwrap_or(self.leader()) % self.ranks),
             Flow::Last => lowering.last(),
-            flow => lowering.messages(&flow.moves(self, me)?),
+            flow => lowering.document(&flow.moves(self, me)?),
         }
         Some(lowering.plan)
     }
@@ -57,14 +59,41 @@ impl Shape {
     pub fn fits(&self) -> bool {
         let shared = (self.source, self.dest) == (Kind::Shared, Kind::Shared);
         let known = !matches!(&self.op, Op::Permute { to } if to.contains(&Op::UNKNOWN));
-        // What is overwritten has been sent, or copied to where it is got from, in these orders and ways.
-        let flow = match self.flow {
+        let (push, swaps) = (self.way == Way::Push, self.swaps());
+        let direct = matches!(self.flow, Flow::Flat | Flow::Pairwise | Flow::Xor);
+        let flow = match (self.scheme, self.flow) {
             // One rank's steps depend on all others having entered: that is not what `My` says.
-            Flow::Leader(_) | Flow::Last => shared && self.sync.0 != In::My && known && !self.swaps(),
-            Flow::Flat | Flow::Xor if self.swaps() => matches!(self.way, Way::Pull | Way::Mail),
-            _ => !self.swaps() && (shared || self.way != Way::Split),
+            (Scheme::Fused, Flow::Leader(_) | Flow::Last) => shared && self.sync.0 != In::My && known && !swaps,
+            // What is overwritten has been sent, or copied to where it is got from, in these orders and ways.
+            (Scheme::Fused, Flow::Flat | Flow::Xor) if swaps => matches!(self.way, Way::Pull | Way::Mail),
+            (Scheme::Fused, _) => !swaps && (shared || self.way != Way::Split),
+            (_, Flow::Leader(_) | Flow::Last | Flow::Nodes(..)) => false,
+            _ if swaps => false,
+            (Scheme::Plain | Scheme::Elements, flow) => {
+                let got = self.source == Kind::Shared && (shared || !self.in_place);
+                flow == Flow::Flat && ((push && self.dest == Kind::Shared) || (self.way == Way::Pull && got))
+            }
+            (Scheme::Trees, Flow::Tree(_)) => push && shared && self.op.kind() == OpKind::Broadcast,
+            (Scheme::Trees, _) => push && shared && direct,
+            (Scheme::Dynamic, flow) => push && matches!(flow, Flow::Flat | Flow::Xor | Flow::Tree(_) | Flow::Ring),
+            (Scheme::Static, flow) => match self.op.kind() {
+                _ if !push => false,
+                OpKind::Broadcast => matches!(flow, Flow::Tree(_)),
+                OpKind::GatherAll => flow == Flow::Ring,
+                OpKind::Exchange => flow == Flow::Xor,
+                OpKind::Scatter | OpKind::Gather | OpKind::Permute => flow == Flow::Flat,
+            },
         };
         flow && self.flow.serves(self)
+    }
+
+    /// Who does it all, if nobody else is named: the root; but of two ranks the one to which data go, since it reads what the other
+    /// has, which is quicker than writing there.
+    fn leader(&self) -> usize {
+        match self.op {
+            Op::Broadcast { root, .. } | Op::Scatter { root } if self.ranks == 2 => 1 - root,
+            _ => self.op.root().unwrap_or(0),
+        }
     }
 
     /// Where the sender of a message has `block`.
@@ -72,20 +101,28 @@ impl Shape {
         let origin = self.origin(block);
         match self.way {
             _ if origin.0 != rank => self.landing(rank, block),
-            Way::Pull if self.staged(origin.1) => self.slot(rank, block),
+            _ if self.staged(origin.1) => self.stage(rank, block),
             _ => origin.1,
         }
     }
 
     /// What others are to get must be where they can, and stay there.
     fn staged(&self, origin: Span) -> bool {
-        self.swaps() || self.kind(origin) == Kind::Private
+        let got = self.way == Way::Pull && (self.swaps() || self.kind(origin) == Kind::Private);
+        got || self.scheme == Scheme::Dynamic
+    }
+
+    /// Where that is: apart from what is received, if that is in scratch, too.
+    fn stage(&self, rank: usize, block: usize) -> Span {
+        let slot = self.slot(rank, block);
+        let apart = if self.scheme == Scheme::Dynamic { self.slots() * self.len } else { 0 };
+        Span { at: slot.at + apart, ..slot }
     }
 
     /// Where the receiver of a message has `block`: where it must be in the end, if its sender or those to whom it is
     /// passed on can touch that.
     fn landing(&self, rank: usize, block: usize) -> Span {
-        let reached = self.dest == Kind::Shared || self.way == Way::Mail;
+        let reached = (self.dest == Kind::Shared && self.scheme != Scheme::Dynamic) || self.way == Way::Mail;
         self.target(rank, block).filter(|_| reached).unwrap_or_else(|| self.slot(rank, block))
     }
 
@@ -232,18 +269,20 @@ impl<'a> Lowering<'a> {
                 self.meet();
             }
         }
+    }
+
+    /// What it has waited for is all that there was.
+    fn end(&mut self) {
         self.plan.totals.signals = self.heard.iter().map(|(&(from, signal), &n)| (from, signal, n)).collect();
     }
 
     fn send(&mut self, m: &Message, staged: &mut BTreeSet<usize>) {
         let (shape, to) = (self.shape, m.peer);
-        if shape.way == Way::Pull {
-            // A block that cannot be got from where it begins is copied to where it can, once.
-            let stage = |&b: &usize| shape.origin(b).0 == self.me && shape.staged(shape.origin(b).1);
-            let fresh = m.blocks.iter().copied().filter(stage).filter(|&b| staged.insert(b));
-            for (src, dst) in runs(fresh.map(|b| (shape.origin(b).1, shape.slot(self.me, b)))) {
-                self.copy(src, dst);
-            }
+        // A block that cannot be got from where it begins is copied to where it can, once.
+        let stage = |&b: &usize| shape.origin(b).0 == self.me && shape.staged(shape.origin(b).1);
+        let fresh = m.blocks.iter().copied().filter(stage).filter(|&b| staged.insert(b));
+        for (src, dst) in runs(fresh.map(|b| (shape.origin(b).1, shape.stage(self.me, b)))) {
+            self.copy(src, dst);
         }
         if m.fresh {
             self.step(Step::Signal { to, signal: Signal::Data });
@@ -298,22 +337,36 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// All is done by one rank.
+    /// All is done by one rank. Two ranks need nobody to count them: the other one says that it has entered, and is told.
     fn leader(&mut self, leader: usize) {
         let (enter, leave) = self.shape.sync;
-        if enter == In::All {
-            self.arrive();
-        }
-        if self.me == leader {
-            if enter == In::All {
+        let two = self.shape.ranks == 2;
+        let other = 1 - self.me.min(1);
+        match (self.me == leader, two) {
+            _ if enter != In::All => {}
+            (true, true) => self.wait(other, Signal::Entered, 1),
+            (false, true) => self.step(Step::Signal { to: other, signal: Signal::Entered }),
+            (true, false) => {
+                self.arrive();
                 self.meet();
             }
-            let all = self.all();
+            (false, false) => self.arrive(),
+        }
+        if self.me == leader {
+            let mut all = self.all();
+            if two && leave != Out::No {
+                all.pop();
+                all.push(Step::Signal { to: other, signal: Signal::Done });
+            }
             self.plan.steps.extend(all);
         } else if leave != Out::No {
-            self.step(Step::Released);
+            match two {
+                true => self.wait(other, Signal::Done, 1),
+                false => self.step(Step::Released),
+            }
         }
-        self.plan.totals.releases = usize::from(leave != Out::No);
+        self.plan.totals.releases = usize::from(leave != Out::No && !two);
+        self.plan.totals.signals = self.heard.iter().map(|(&(from, signal), &n)| (from, signal, n)).collect();
     }
 
     /// All is done by the last to arrive.
