@@ -48,10 +48,12 @@ enum When {
     Locks,
     /// In puts that signal, and in waits for signals.
     Signals,
+    /// In collectives of every kind, run and started.
+    Collectives,
     Exit,
 }
 
-const WHEN: [When; 15] = [
+const WHEN: [When; 16] = [
     When::Start,
     When::Join,
     When::Barrier,
@@ -66,6 +68,7 @@ const WHEN: [When; 15] = [
     When::Events,
     When::Locks,
     When::Signals,
+    When::Collectives,
     When::Exit,
 ];
 
@@ -97,6 +100,25 @@ fn messages(job: &Job, random: &mut Random, block: GlobalPtr<u64>, to: Rank, tex
     }
 }
 
+/// One collective, the same on all ranks, and some that are under way meanwhile.
+fn collectives(job: &Job, alike: &mut Random, array: &mut SharedArray<u64>, row: &[u64]) {
+    let (root, n) = (TeamRank(alike.below(job.size()) as u32), alike.below([5, 100, 2000][alike.below(3)]));
+    let (mut all, mut other, mut some) = (vec![], vec![0; n], row[..n].to_vec());
+    let way = alike.below(6);
+    job.scope(|s| {
+        drop(job.broadcast(&mut some).root(root).start(s));
+        match way {
+            0 => job.gather(&row[..n]).to(&mut all).root(root).run(),
+            1 => job.gather_all(&row[..n / 8]).to(&mut all).run(),
+            2 => job.exchange(&row[..n / 8 * job.size()]).to(&mut all).run(),
+            3 => job.permute(&row[..n], TeamRank(job.neighbor(1).0)).to(&mut other).run(),
+            4 => job.broadcast(array.slice(..job.size())).to(array.slice(500..500 + job.size())).root(root).run(),
+            _ => _ = job.value(n).gather_all(),
+        }
+    });
+    assert!(all.iter().chain(&some).all(|&x| x == 7), "{way}");
+}
+
 #[test]
 fn ranks() {
     let Ok(case) = std::env::var("CASE") else { return };
@@ -117,7 +139,7 @@ fn ranks() {
         told.put(job, come.signal());
         job.barrier();
         let signals: Vec<Signal> = job.ranks().map(|r| told.on(r).get(job)).collect();
-        let begun = Instant::now();
+        let (mut alike, begun) = (Random(seed), Instant::now());
         // The killer is dead itself after this time.
         while begun.elapsed() < Duration::from_secs(60) {
             match case.as_str() {
@@ -182,6 +204,7 @@ fn ranks() {
                         _ => {}
                     }
                 }
+                "Collectives" => collectives(job, &mut alike, &mut array, &row),
                 "Events" => {
                     let started: Vec<_> =
                         (0..random.below(50)).map(|_| array.at(random.below(1000)).start().fetch_add(1)).collect();
@@ -260,10 +283,19 @@ fn kills(hosts: Option<&Namespaces>, default: u64) {
     println!("kills: {kills} of {kills} as they should be: {summary:?}");
 }
 
-const MESSAGES: [When; 8] =
-    [When::Messages, When::Calls, When::Flood, When::Reference, When::Phases, When::Locks, When::Signals, When::Events];
+const MESSAGES: [When; 9] = [
+    When::Messages,
+    When::Calls,
+    When::Flood,
+    When::Reference,
+    When::Phases,
+    When::Locks,
+    When::Signals,
+    When::Collectives,
+    When::Events,
+];
 
-/// The moments that have to do with messages, arrays, locks and signals, each some times.
+/// The moments that have to do with messages, arrays, locks, signals and collectives, each some times.
 #[test]
 fn kills_among_messages() {
     if std::env::var("CASE").is_ok() {
@@ -301,6 +333,7 @@ fn one_kill(seed: u64, hosts: Option<&Namespaces>, wanted: Option<When>, summary
         | When::Phases
         | When::Locks
         | When::Signals
+        | When::Collectives
         | When::Events => 20_000,
         _ => 5_000,
     };

@@ -48,6 +48,40 @@ fn everything_else_in_a_phase() {
     });
 }
 
+/// In a phase the slices are buffers of collectives like any other memory.
+#[test]
+fn collectives_in_a_phase() {
+    partage::test(3, |job| {
+        let mut a = job.array::<f64>(9).unwrap();
+        let b = job.array::<f64>(9).unwrap();
+        let me = f64::from(job.rank().0);
+        a.own(|mut mine| {
+            mine.fill(me);
+            let firsts = job.value(mine[0]).gather_all();
+            let mut all = vec![];
+            job.gather_all(&mine).to(&mut all).run();
+            job.broadcast(&mut mine).root(TeamRank(2)).run();
+            assert_eq!((firsts, all.len(), all[8]), (vec![0.0, 1.0, 2.0], 9, 2.0));
+            mine[0] += b.get(0);
+        });
+        assert_eq!(a.get(0), 2.0);
+    });
+}
+
+/// Source and destination may be halves of one array: nobody has two handles for that.
+#[test]
+fn halves_of_an_array() {
+    partage::test(3, |job| {
+        let a = job.array::<u64>(Layout::block_cyclic(12, 2)).unwrap();
+        a.cells().write(0, &[7 + u64::from(job.rank().0); 2]);
+        job.barrier();
+        job.broadcast(a.slice(..6)).to(a.slice(6..)).root(TeamRank(1)).sync(In::No, Out::No).run();
+        job.barrier();
+        assert_eq!((a.cells().get(1), a.cells().get(3)), (7 + u64::from(job.rank().0), 8));
+        job.barrier();
+    });
+}
+
 /// Whatever is forgotten, nothing is wrong with what is left.
 #[test]
 fn everything_is_forgotten() {
@@ -59,6 +93,9 @@ fn everything_is_forgotten() {
         let _ = a.frozen();
         a.own(|mine| mine.fill(2.0));
         job.scope(|s| forget(s.put(&a, 0, &[3.0])));
+        let mut all = vec![];
+        job.scope(|s| forget(job.gather_all(&[1u8; 100]).to(&mut all).start(s)));
+        assert_eq!(all, [1; 300]);
         job.barrier();
         assert_eq!((a.get(0), a.get(8)), (3.0, 2.0));
         job.barrier();

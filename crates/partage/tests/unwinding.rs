@@ -108,3 +108,24 @@ fn a_job_in_a_job_is_refused() {
         assert!(e.to_string().contains("is in a job already"), "{e}");
     });
 }
+
+/// What was started is given up, and what it had is given back.
+#[test]
+fn collectives_that_are_under_way_when_a_rank_fails() {
+    for round in 0..20 {
+        let said = failing(4, |job| {
+            let (mine, mut all, mut other) = (vec![7u64; 3000], vec![], [0u8; 40]);
+            job.scope(|s| {
+                let first = job.gather_all(&mine).to(&mut all).start(s);
+                drop(job.broadcast(&mut other).root(TeamRank(3)).start(s));
+                if job.rank().0 == round % 4 {
+                    panic!("in round {round}");
+                }
+                first.wait();
+            });
+            job.value(1).gather_all();
+        });
+        assert!(said.contains(&format!("in round {round}")), "{said}");
+    }
+    assert_eq!(partage::test(2, |job| job.value(job.rank().0).gather_all()), [[0, 1], [0, 1]]);
+}

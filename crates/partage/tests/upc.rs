@@ -1222,6 +1222,181 @@ fn embedding() {
     assert_eq!(squares, [0, 1, 4, 9]);
 }
 
+// Collectives
+
+#[test]
+fn all_broadcast() {
+    partage::test(3, |job| {
+        let src = job.array::<u64>(Layout::on(1, 4)).unwrap();
+        let mut dst = job.array::<u64>(Layout::per_rank(4)).unwrap();
+        src.my_indices().for_each(|i| src.put(i, 10 + i as u64));
+        job.broadcast(&src).to(&mut dst).root(TeamRank(1)).run();
+        assert_eq!(dst.own(|mine| mine.to_vec()), [10, 11, 12, 13]);
+    });
+}
+
+#[test]
+fn all_scatter() {
+    partage::test(3, |job| {
+        let src = job.array::<u64>(Layout::on(2, 6)).unwrap();
+        let mut dst = job.array::<u64>(Layout::per_rank(2)).unwrap();
+        src.my_indices().for_each(|i| src.put(i, i as u64));
+        job.scatter(&src).to(&mut dst).root(TeamRank(2)).run();
+        let r = u64::from(job.rank().0);
+        assert_eq!(dst.own(|mine| mine.to_vec()), [2 * r, 2 * r + 1]);
+    });
+}
+
+#[test]
+fn all_gather() {
+    partage::test(3, |job| {
+        let src = job.array::<u64>(Layout::per_rank(2)).unwrap();
+        let mut dst = job.array::<u64>(Layout::on(1, 6)).unwrap();
+        src.my_indices().for_each(|i| src.put(i, i as u64));
+        job.gather(&src).to(&mut dst).root(TeamRank(1)).run();
+        assert!((0..6).all(|i| dst.affinity(i) == Rank(1) && dst.get(i) == i as u64));
+        job.barrier();
+    });
+}
+
+#[test]
+fn all_gather_all() {
+    partage::test(3, |job| {
+        let src = job.array::<u64>(Layout::per_rank(2)).unwrap();
+        let mut dst = job.array::<u64>(Layout::per_rank(6)).unwrap();
+        src.my_indices().for_each(|i| src.put(i, i as u64));
+        job.gather_all(&src).to(&mut dst).run();
+        assert_eq!(dst.own(|mine| mine.to_vec()), [0, 1, 2, 3, 4, 5]);
+    });
+}
+
+#[test]
+fn all_exchange() {
+    partage::test(3, |job| {
+        let [src, mut dst] = [(); 2].map(|_| job.array::<u64>(Layout::per_rank(6)).unwrap());
+        src.my_indices().for_each(|i| src.put(i, i as u64));
+        job.exchange(&src).to(&mut dst).run();
+        let r = u64::from(job.rank().0);
+        let expected: Vec<u64> = (0..3).flat_map(|j| [6 * j + 2 * r, 6 * j + 2 * r + 1]).collect();
+        assert_eq!(dst.own(|mine| mine.to_vec()), expected);
+    });
+}
+
+#[test]
+fn all_permute() {
+    partage::test(3, |job| {
+        let [src, mut dst] = [(); 2].map(|_| job.array::<u64>(Layout::per_rank(2)).unwrap());
+        src.my_indices().for_each(|i| src.put(i, i as u64));
+        let perm = [2, 0, 1].map(TeamRank);
+        job.permute(&src, perm[job.rank().index()]).to(&mut dst).run();
+        let from = [1, 2, 0][job.rank().index()];
+        assert_eq!(dst.own(|mine| mine.to_vec()), [2 * from, 2 * from + 1]);
+    });
+}
+
+#[test]
+fn no_permutation() {
+    let said = failure(|job| {
+        let perm = [2, 0, 2].map(TeamRank);
+        _ = job.value(1u64).permute(perm[job.rank().index()]);
+        job.barrier();
+    });
+    says(said, &["permut", "rank 2"]);
+}
+
+#[test]
+fn nothing_to_pass() {
+    partage::test(3, |job| {
+        let mut none = job.array::<u64>(0).unwrap();
+        job.broadcast(&mut none).run();
+        let mut all = vec![1u8];
+        job.exchange(&[]).to(&mut all).run();
+        assert!(all.is_empty());
+    });
+}
+
+#[test]
+fn nosync() {
+    partage::test(3, |job| {
+        let rows = 20;
+        let [src, dst] = [(); 2].map(|_| job.array::<u64>(Layout::cyclic(3 * rows)).unwrap());
+        src.my_indices().for_each(|i| src.put(i, i as u64));
+        // Nothing is waited for between the two barriers.
+        job.barrier();
+        for i in 0..rows {
+            let row = |a| SharedArray::slice(a, 3 * i..3 * i + 3);
+            job.permute(row(&src), TeamRank(job.neighbor(1).0)).to(row(&dst)).sync(In::No, Out::No).run();
+        }
+        job.barrier();
+        let left = job.neighbor(-1).index();
+        assert!(dst.my_indices().enumerate().all(|(k, i)| dst.get(i) == (3 * k + left) as u64));
+        job.barrier();
+    });
+}
+
+#[test]
+fn mysync() {
+    partage::test(3, |job| {
+        let [src, dst] = [(); 2].map(|_| job.array::<u64>(Layout::per_rank(1)).unwrap());
+        let me = job.rank().index();
+        let come = job.semaphore().unwrap();
+        let signals = job.value(come.signal()).gather_all();
+        let perm = [1, 0, 2].map(TeamRank);
+        for round in 0..20u64 {
+            // The third rank comes when the others have gone on: they have nothing to do with it.
+            if me == 2 {
+                come.wait_n(2);
+            }
+            src.cells().set(0, 10 * round + me as u64);
+            job.permute(src.slice(..), perm[me]).to(dst.slice(..)).sync(In::My, Out::My).run();
+            // What is mine is mine again.
+            assert_eq!(dst.cells().get(0), 10 * round + u64::from(perm[me].0));
+            src.cells().set(0, u64::MAX);
+            dst.cells().set(0, u64::MAX);
+            if me < 2 {
+                job.post(signals[2]);
+            }
+        }
+    });
+}
+
+#[test]
+fn allsync() {
+    partage::test(3, |job| {
+        let [src, mut dst] = [(); 2].map(|_| job.array::<u64>(Layout::per_rank(1)).unwrap());
+        let me = job.rank().index();
+        for round in 0..20u64 {
+            // Whose memory it is does not matter: all come before anything is touched, and nothing is touched after.
+            src.put(job.neighbor(1).index(), 10 * round + me as u64);
+            job.permute(&src, TeamRank(me as u32)).to(&mut dst).sync(In::All, Out::All).run();
+            assert!((0..3).all(|r| dst.get(r) == 10 * round + (r as u64 + 2) % 3));
+            job.barrier();
+        }
+    });
+}
+
+#[test]
+fn sync_that_is_not_said() {
+    partage::test(3, |job| {
+        let (src, mut dst) = (job.array::<u64>(3).unwrap(), job.array::<u64>(3).unwrap());
+        src.put(job.neighbor(1).index(), 7);
+        job.permute(&src, TeamRank(job.neighbor(1).0)).to(&mut dst).run();
+        assert!((0..3).all(|r| dst.get(r) == 7));
+        job.barrier();
+    });
+}
+
+#[test]
+fn value_collectives() {
+    partage::test(3, |job| {
+        let mine = u64::from(job.rank().0) + 1;
+        assert_eq!(job.value(mine).broadcast(TeamRank(2)), 3);
+        assert_eq!(job.value(mine).gather(TeamRank(1)), (mine == 2).then(|| vec![1, 2, 3]));
+        assert_eq!(job.value(mine).gather_all(), [1, 2, 3]);
+        assert_eq!(job.value(mine).permute(TeamRank(job.neighbor(1).0)), (mine + 1) % 3 + 1);
+    });
+}
+
 // The table
 
 /// Rows of the table: the cells that name an item, show a line, and name a test.

@@ -6,9 +6,9 @@
 //! as [`Totals`](partage_plan::coll::Totals) say, and is never reset.
 //!
 //! # Arrivals
-//! Who arrives for the first time in a plan has seen that all have arrived in the plans before, in this context. (Inside
-//! a plan that is so by itself: a rank arrives again when it has met all, or has data of one that has.) So one number for all ranks tells
-//! whether all have come. Where there are several nodes, the last of a node to arrive tells the others of all its ranks.
+//! Who arrives has seen that all have arrived as often before, in this context: in the plans before, and in this one. (Most ranks that
+//! arrive again have met all. Those from which a root pulls have not.) So one number for all ranks tells whether all have come.
+//! Where there are several nodes, the last of a node to arrive tells the others of all its ranks.
 //!
 //! # Letters
 //! A sender is told late which of its letters were taken: after some of them, or when their reader has to wait. So it may have to wait
@@ -74,6 +74,8 @@ const OWED: usize = CONTEXTS / 2;
 struct Context {
     /// How often each rank has arrived when the last plan ended.
     arrived: Cell<u64>,
+    /// How often this one has, by now.
+    mine: Cell<u64>,
     /// How often all are known to have.
     all_arrived: Cell<u64>,
     released: Cell<u64>,
@@ -306,7 +308,9 @@ impl Engine {
 
     /// Waits for all that were started: the end of a scope. When the job ends they are given up.
     pub fn complete_all(&self, inner: &Rc<Inner>) {
-        while let Some(task) = self.pending.borrow().first().cloned() {
+        loop {
+            // Nothing is borrowed while it waits.
+            let Some(task) = self.pending.borrow().first().cloned() else { return };
             if !inner.is_ending() {
                 self.complete(inner, &task);
             }
@@ -639,7 +643,7 @@ impl Now<'_> {
                 return wait!(|| count.get() >= until);
             }
             Step::Arrive | Step::Last { .. } => {
-                let (hall, before) = (desk.hall(self.context), context.arrived.get());
+                let (hall, before) = (desk.hall(self.context), context.mine.get());
                 let all = before * desk.ranks() as u64;
                 if context.all_arrived.get() < before {
                     if !wait!(|| hall.arrivals() >= all)? {
@@ -647,6 +651,7 @@ impl Now<'_> {
                     }
                     context.all_arrived.set(before);
                 }
+                context.mine.set(before + 1);
                 let is_last = self.arrive();
                 if let (Step::Last { steps }, true) = (step, is_last) {
                     context.all_arrived.set(before + 1);

@@ -48,7 +48,7 @@ impl Shape {
         }
         let mut lowering = Lowering::new(self, me);
         match self.flow {
-            Flow::Leader(leader) => lowering.leader(leader.or(self.op.root()).unwrap_or(0) % self.ranks),
+            Flow::Leader(leader) => lowering.leader(leader.unwrap_or(self.leader()) % self.ranks),
             Flow::Last => lowering.last(),
             flow => lowering.by_scheme(&flow.moves(self, me)?),
         }
@@ -85,6 +85,15 @@ impl Shape {
             },
         };
         flow && self.flow.serves(self)
+    }
+
+    /// Who does it all, if nobody else is named: the root; but of two ranks the one to which data go, since it reads what the other
+    /// has, which is quicker than writing there.
+    fn leader(&self) -> usize {
+        match self.op {
+            Op::Broadcast { root, .. } | Op::Scatter { root } if self.ranks == 2 => 1 - root,
+            _ => self.op.root().unwrap_or(0),
+        }
     }
 
     /// Where the sender of a message has `block`.
