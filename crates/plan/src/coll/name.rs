@@ -50,8 +50,8 @@ impl Algorithm {
     pub fn of(&self, mut shape: Shape) -> Shape {
         (shape.flow, shape.way, shape.scheme) = (self.flow, self.way, self.scheme);
         if self.flow == Flow::Gmtu {
-            // All of the block, not the part of it that passes at a time.
-            let half = shape.len.max(shape.stride).saturating_mul(shape.ranks) / 2;
+            // Of all of each block, not of the part of it that passes at a time.
+            let half = shape.stride.saturating_mul(shape.ranks) / 2;
             let small = half <= self.packet.unwrap_or(BUFFER.1);
             (shape.flow, shape.scheme) = match (shape.op.kind(), self.scheme) {
                 (OpKind::Broadcast, scheme) => (Flow::Tree(2), scheme),
