@@ -174,8 +174,14 @@ fn shapes_with_all_buffers_are_right() {
 #[test]
 fn shapes_over_nodes_are_right() {
     let mut count = 0;
-    for ranks in 1..=if deep() { 11 } else { 7 } {
-        let every = if deep() || ranks < 4 { 1 } else { 13 };
+    for ranks in 1..=if deep() { 9 } else { 7 } {
+        let every = if ranks < 4 {
+            1
+        } else if deep() {
+            5
+        } else {
+            13
+        };
         for shape in over_nodes(ranks, 2, (Kind::Shared, Kind::Shared), false).iter().step_by(every) {
             check(&[run(shape, 0)]);
             count += 1;
@@ -183,7 +189,7 @@ fn shapes_over_nodes_are_right() {
         for (i, kinds) in KINDS.into_iter().flat_map(|source| KINDS.map(|dest| (source, dest))).enumerate() {
             for in_place in [false, true] {
                 let shapes = over_nodes(ranks, 3, kinds, in_place);
-                for shape in shapes.iter().skip(i).step_by(if deep() { 7 } else { 31 * ranks }) {
+                for shape in shapes.iter().skip(i).step_by(if deep() { 7 * ranks } else { 31 * ranks }) {
                     check(&[run(shape, 0), run(shape, 0)]);
                     check(&[run(shape, 0), run(shape, 1), run(shape, 0)]);
                     count += 2;
@@ -218,11 +224,17 @@ fn baselines_are_right() {
         let name = algorithm.to_string();
         let mut count = 0;
         let mut before: Option<Shape> = None;
-        for ranks in 1..=if deep() { 12 } else { 6 } {
+        for ranks in 1..=if deep() { 9 } else { 6 } {
             let kinds = KINDS.into_iter().flat_map(|source| KINDS.map(|dest| (source, dest)));
             let flat = |(kinds, in_place)| shapes_of(ranks, 3, kinds, in_place, &[Flow::Flat], &[Way::Push]);
             let all = kinds.flat_map(|kinds| [(kinds, false), (kinds, true)]).flat_map(flat).map(|s| algorithm.of(s));
-            for shape in all.filter(Shape::fits).step_by(if deep() || ranks < 3 { 1 } else { 7 }) {
+            for shape in all.filter(Shape::fits).step_by(if ranks < 3 {
+                1
+            } else if deep() {
+                3
+            } else {
+                7
+            }) {
                 let once = run(&shape, 0);
                 let most = once.plans.iter().map(|p| p.scratch).max().unwrap_or(0);
                 assert!(most <= shape.scratch(), "{most} of {} of {shape:?}", shape.scratch());

@@ -155,7 +155,7 @@ impl Table {
         scatter.nodes:0-4k:nodes2 \
         gather.nodes:0-4k:nodes2 \
         gather_all.nodes:0-4k:nodes2;4k-:nodes2x2 \
-        exchange.nodes:0-256:nodes2;256-4k:nodes2x2;4k-:pairwise";
+        exchange.nodes:0-4k:flat;4k-:pairwise";
 
     /// These rules, and where none of them fits, those of `other`.
     #[must_use]

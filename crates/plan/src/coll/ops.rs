@@ -119,10 +119,16 @@ impl Shape {
             Op::Exchange => {
                 let (from, to) = (block / p, block % p);
                 match (self.flow, &self.nodes) {
-                    // By leaders come blocks from their node, and to it.
-                    (Flow::Nodes(..), Some(nodes)) if nodes.of(from) == nodes.of(rank) => nodes.index(from) * p + to,
-                    (Flow::Nodes(..), Some(nodes)) => {
-                        (nodes.members(nodes.of(rank)).len() + nodes.index(to)) * p + from
+                    // By leaders come blocks from their node, and to it. Those from one node to another lie side by
+                    // side, as far as they have one leader.
+                    (Flow::Nodes(_, leaders), Some(nodes)) => {
+                        let (node, source, target) = (nodes.of(rank), nodes.of(from), nodes.of(to));
+                        let (mine, theirs) = (nodes.members(node).len(), nodes.members(target).len());
+                        let between = nodes.dealt(from, leaders) * theirs + nodes.index(to);
+                        match source == node {
+                            true => mine * nodes.before(target) + between,
+                            false => mine * (p + nodes.before(source)) + between,
+                        }
                     }
                     // A block that goes far by several hops meets those that go as far, but after other hops.
                     _ => {

@@ -32,6 +32,8 @@ pub struct Nodes {
     place: Vec<(usize, usize)>,
     /// By node, in order.
     members: Vec<Vec<usize>>,
+    /// By node: how many ranks those before it have.
+    before: Vec<usize>,
 }
 
 impl Nodes {
@@ -39,7 +41,7 @@ impl Nodes {
     /// their lowest ranks.
     pub fn new(of: &[usize]) -> Nodes {
         let mut numbers: Vec<(usize, usize)> = vec![];
-        let mut nodes = Nodes { place: vec![], members: vec![] };
+        let mut nodes = Nodes { place: vec![], members: vec![], before: vec![] };
         for (rank, &number) in of.iter().enumerate() {
             let at = numbers.binary_search_by_key(&number, |&(n, _)| n);
             let node = match at {
@@ -53,7 +55,21 @@ impl Nodes {
             nodes.place.push((node, nodes.members[node].len()));
             nodes.members[node].push(rank);
         }
+        let sizes = nodes.members.iter().map(Vec::len);
+        nodes.before = sizes.scan(0, |sum, n| Some(std::mem::replace(sum, *sum + n))).collect();
         nodes
+    }
+
+    /// How many ranks the nodes before this one have.
+    pub(in super::super) fn before(&self, node: usize) -> usize {
+        self.before[node]
+    }
+
+    /// The how-many-th of its node `rank` is, if those of the first stream come first, then those of the second …
+    pub(in super::super) fn dealt(&self, rank: usize, streams: usize) -> usize {
+        let (count, index) = (self.members[self.of(rank)].len(), self.index(rank));
+        let (each, more, stream) = (count / streams, count % streams, index % streams);
+        stream * each + stream.min(more) + index / streams
     }
 
     /// How many ranks there are.

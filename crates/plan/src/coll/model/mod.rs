@@ -15,11 +15,15 @@
 //!
 //! [`explore`](fn@explore) decides the same by going through all states that can be reached, which is possible for few
 //! ranks: it is there to check the checker.
+//!
+//! [`cost`](fn@cost) says how long plans take on a machine of which a few numbers are known.
 
 mod cells;
+mod cost;
 mod explore;
 mod graph;
 
+pub use cost::{Link, Machine, cost};
 pub use explore::explore;
 use graph::Graph;
 
