@@ -56,7 +56,7 @@ fn names_mean_what_they_say() {
         ("last@3000", Algorithm { packet: Some(3000), ..of(Flow::Last, Way::Push) }, "last@3000"),
     ];
     let naive = Algorithm { scheme: Scheme::Elements, ..of(Flow::Flat, Way::Pull) };
-    let buffered = Algorithm { scheme: Scheme::Static, ..of(Flow::Document, Way::Push) };
+    let buffered = Algorithm { scheme: Scheme::Static, ..of(Flow::Gmtu, Way::Push) };
     let baselines = [
         ("000:naive-pull", naive, "000:naive-pull"),
         (
@@ -185,9 +185,9 @@ fn the_first_rule_that_fits_is_taken() {
     assert_eq!(choose(OpKind::Exchange, Setting { nodes: true, ..SHARED }, 8192), "flat:pull");
 }
 
-/// Document 000 scatters down a tree if half of all blocks fit into its buffer, and else to one after the other.
+/// GMTU scatters down a tree if half of all blocks fit into its buffer, and else to one after the other.
 #[test]
-fn the_buffer_of_the_document_decides() {
+fn the_buffer_decides() {
     let algorithm: Algorithm = "000:static@8k".parse().unwrap_or_else(|e| panic!("{e}"));
     let of = |op: Op, len: usize, stride: usize| {
         let (flow, way, scheme) = (algorithm.flow, algorithm.way, algorithm.scheme);

@@ -194,7 +194,7 @@ fn shapes_over_nodes_are_right() {
     assert!(count > 4_000, "{count}");
 }
 
-/// The baselines of document 000, alone and in streams.
+/// The baselines, alone and in streams.
 #[test]
 fn baselines_are_right() {
     let names = [

@@ -19,7 +19,7 @@
 //!
 //! Nobody can tell `All` from `My` where source and destination are private: it is `My` there.
 
-mod document;
+mod gmtu;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,7 +50,7 @@ impl Shape {
         match self.flow {
             Flow::Leader(leader) => lowering.leader(leader.unwrap_or(self.leader()) % self.ranks),
             Flow::Last => lowering.last(),
-            flow => lowering.document(&flow.moves(self, me)?),
+            flow => lowering.by_scheme(&flow.moves(self, me)?),
         }
         Some(lowering.plan)
     }
