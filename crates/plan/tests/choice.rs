@@ -1,6 +1,6 @@
 //! Names of algorithms and tables of them.
 
-use partage_plan::coll::{Algorithm, Flow, In, Kind, OpKind, Out, Scheme, Setting, Table, Way};
+use partage_plan::coll::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Scheme, Setting, Shape, Table, Way};
 
 const OPS: [OpKind; 6] =
     [OpKind::Broadcast, OpKind::Scatter, OpKind::Gather, OpKind::GatherAll, OpKind::Exchange, OpKind::Permute];
@@ -55,7 +55,19 @@ fn names_mean_what_they_say() {
         ("leader3", of(Flow::Leader(Some(3)), Way::Push), "leader3"),
         ("last@3000", Algorithm { packet: Some(3000), ..of(Flow::Last, Way::Push) }, "last@3000"),
     ];
-    for (name, algorithm, shown) in table {
+    let naive = Algorithm { scheme: Scheme::Elements, ..of(Flow::Flat, Way::Pull) };
+    let buffered = Algorithm { scheme: Scheme::Static, ..of(Flow::Gmtu, Way::Push) };
+    let baselines = [
+        ("000:naive-pull", naive, "000:naive-pull"),
+        (
+            "000:xor@1k",
+            Algorithm { scheme: Scheme::Trees, packet: Some(1024), ..of(Flow::Xor, Way::Push) },
+            "000:xor@1k",
+        ),
+        ("000:static", Algorithm { packet: Some(64 << 10), ..buffered }, "000:static@64k"),
+        ("000:static@8192", Algorithm { packet: Some(8 << 10), ..buffered }, "000:static@8k"),
+    ];
+    for (name, algorithm, shown) in table.into_iter().chain(baselines) {
         assert_eq!(named(name), algorithm, "{name}");
         assert_eq!(algorithm.to_string(), shown);
         assert_eq!(named(shown), algorithm);
@@ -82,6 +94,13 @@ fn wrong_names_are_said_in_one_line() {
         ("flat@+1", "\"+1\" is no size"),
         ("flat@0", "one byte at least"),
         ("flat@99999999999g", "is no size"),
+        (
+            "000:",
+            "is no baseline: naive-push, naive-pull, reference-push, reference-pull, straight-push, spanning-tree",
+        ),
+        ("000:tree2", "registered, dynamic, static"),
+        ("000:static@4k", "8k to 64k"),
+        ("000:static@65537", "8k to 64k"),
         ("ring/0", "1 or more"),
         ("ring/x", "1 or more"),
         ("last:pull", "has no way"),
@@ -132,17 +151,11 @@ fn entry(random: &mut Random) -> String {
     for i in 0..1 + random.below(3) {
         text += if i == 0 { ":" } else { ";" };
         text += random.one(&["", "0-256:", "1-1:", "16k-:", "1k-3m:", "1025-2g:"]);
-        text += random.one(&[
-            "flat:",
-            "tree2:",
-            "tree17:",
-            "ring/8:",
-            "xor:",
-            "scatter-gather3:",
-            "leader",
-            "leader0",
-            "last",
-        ]);
+        text += match random.below(5) {
+            0 => random.one(&["000:naive-push", "000:reference-pull", "000:ring", "000:dynamic"]),
+            1 => random.one(&["leader", "leader0", "last"]),
+            _ => random.one(&["flat:", "tree2:", "tree17:", "ring/8:", "scatter-gather3:", "nodes2:", "nodes2x2/3:"]),
+        };
         if text.ends_with(':') {
             text += random.one(&["push", "pull", "split", "mail"]);
         }
@@ -170,6 +183,30 @@ fn the_first_rule_that_fits_is_taken() {
     assert_eq!(choose(OpKind::Exchange, Setting { dest: Kind::Private, ..SHARED }, 8192), "flat:pull");
     assert_eq!(choose(OpKind::Exchange, Setting { source: Kind::Private, ..SHARED }, 8192), "flat:push");
     assert_eq!(choose(OpKind::Exchange, Setting { nodes: true, ..SHARED }, 8192), "flat:pull");
+}
+
+/// GMTU scatters down a tree if half of all blocks fit into its buffer, and else to one after the other.
+#[test]
+fn the_buffer_decides() {
+    let algorithm: Algorithm = "000:static@8k".parse().unwrap_or_else(|e| panic!("{e}"));
+    let of = |op: Op, len: usize, stride: usize| {
+        let (flow, way, scheme) = (algorithm.flow, algorithm.way, algorithm.scheme);
+        let (source, dest, sync) = (Kind::Shared, Kind::Shared, (In::All, Out::All));
+        let (ranks, nodes, in_place) = (8, None, false);
+        let shape = Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place };
+        let shape = algorithm.of(shape);
+        assert!(shape.fits(), "{shape:?}");
+        (shape.flow, shape.scheme)
+    };
+    let scatter = Op::Scatter { root: 1 };
+    assert_eq!(of(scatter.clone(), 2048, 2048), (Flow::Tree(2), Scheme::Dynamic));
+    assert_eq!(of(scatter.clone(), 2049, 2049), (Flow::Flat, Scheme::Static));
+    // The last part of a long block.
+    assert_eq!(of(scatter, 1, 100_000), (Flow::Flat, Scheme::Static));
+    assert_eq!(of(Op::Gather { root: 1 }, 1, 1), (Flow::Flat, Scheme::Static));
+    assert_eq!(of(Op::GatherAll, 1, 1), (Flow::Ring, Scheme::Static));
+    assert_eq!(of(Op::Exchange, 1, 1), (Flow::Xor, Scheme::Static));
+    assert_eq!(of(Op::Broadcast { root: 1, pieces: 1 }, 1, 1), (Flow::Tree(2), Scheme::Static));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::engine::Engine;
 use crate::job::Inner;
 use partage_conduit::coll::LETTER;
 use partage_conduit::wait::Cores;
-use partage_plan::coll::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Plan, Setting, Shape, Step, Way};
+use partage_plan::coll::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Plan, Setting, Shape, Way};
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -285,30 +285,15 @@ fn shape(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usize) -> Sha
     algorithm.of(Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place })
 }
 
-/// All ranks' plans for blocks of this length; of a permutation whichever.
-fn plans(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usize) -> impl Iterator<Item = Plan> {
-    let shape = shape(engine, &Call { from: UNKNOWN, ..*call }, algorithm, len);
-    let ranks = if call.op == OpKind::Permute { 1 } else { shape.ranks };
-    (0..ranks).filter_map(move |rank| shape.plan(rank))
-}
-
 /// How long a part may be for all ranks to have scratch for it; however long if none is needed.
 fn longest_part(engine: &Engine, call: &Call, algorithm: &Algorithm) -> Option<usize> {
     const PROBE: usize = 1 << 16;
-    let needed = plans(engine, call, algorithm, PROBE).map(|plan| plan.scratch).max().unwrap_or(0);
-    // Rounded up: pieces of a broadcast may differ by one.
-    let times = needed.div_ceil(PROBE);
+    let times = shape(engine, &Call { from: UNKNOWN, ..*call }, algorithm, PROBE).scratch().div_ceil(PROBE);
     (times > 0).then(|| ((engine.desk.scratch_len() / times) & !63).max(64))
 }
 
 fn longest_letter(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usize) -> usize {
-    let all: Vec<Plan> = plans(engine, call, algorithm, len).collect();
-    let steps = all.iter().flat_map(|plan| &plan.steps);
-    let letters = steps.filter_map(|step| match step {
-        Step::Send { src, .. } => Some(src.iter().map(|span| span.len).sum()),
-        _ => None,
-    });
-    letters.max().unwrap_or(0)
+    shape(engine, &Call { from: UNKNOWN, ..*call }, algorithm, len).message()
 }
 
 #[cfg(test)]

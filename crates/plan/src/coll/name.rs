@@ -13,8 +13,8 @@
 //! longer blocks pass in parts of so many bytes. `leader` and `last` have no way, for one rank touches all data;
 //! `scatter-gather` has as many pieces as there are ranks.
 //!
-//! Baselines are those of document 000 (see [`Scheme`]). The last three are its library with its three kinds of buffers,
-//! which takes for each operation what suits them; the packet of `static` is its buffer, of 8 to 64 KiB.
+//! Baselines are those of GMTU's report (see `lower/gmtu.rs` and [`Scheme`]). The last three are GMTU with its three kinds
+//! of buffers, which takes for each operation what suits them; the packet of `static` is its buffer, of 8 to 64 KiB.
 
 use std::fmt;
 use std::str::FromStr;
@@ -49,9 +49,9 @@ impl Algorithm {
     /// The shape with this algorithm.
     pub fn of(&self, mut shape: Shape) -> Shape {
         (shape.flow, shape.way, shape.scheme) = (self.flow, self.way, self.scheme);
-        if self.flow == Flow::Document {
-            // All of the block, not the part of it that passes at a time.
-            let half = shape.len.max(shape.stride).saturating_mul(shape.ranks) / 2;
+        if self.flow == Flow::Gmtu {
+            // Of all of each block, not of the part of it that passes at a time.
+            let half = shape.stride.saturating_mul(shape.ranks) / 2;
             let small = half <= self.packet.unwrap_or(BUFFER.1);
             (shape.flow, shape.scheme) = match (shape.op.kind(), self.scheme) {
                 (OpKind::Broadcast, scheme) => (Flow::Tree(2), scheme),
@@ -96,7 +96,7 @@ const OPS: &Words<OpKind> = &[
 
 const WAYS: &Words<Way> = &[("push", Way::Push), ("pull", Way::Pull), ("split", Way::Split), ("mail", Way::Mail)];
 
-/// The baselines of document 000: all that is not [`Scheme::Fused`].
+/// The baselines: all that is not [`Scheme::Fused`].
 const BASELINES: &Words<(Flow, Way, Scheme)> = &[
     ("naive-push", (Flow::Flat, Way::Push, Scheme::Elements)),
     ("naive-pull", (Flow::Flat, Way::Pull, Scheme::Elements)),
@@ -106,9 +106,9 @@ const BASELINES: &Words<(Flow, Way, Scheme)> = &[
     ("spanning-tree", (Flow::Tree(2), Way::Push, Scheme::Trees)),
     ("xor", (Flow::Xor, Way::Push, Scheme::Trees)),
     ("ring", (Flow::Ring, Way::Push, Scheme::Dynamic)),
-    ("registered", (Flow::Document, Way::Push, Scheme::Trees)),
-    ("dynamic", (Flow::Document, Way::Push, Scheme::Dynamic)),
-    ("static", (Flow::Document, Way::Push, Scheme::Static)),
+    ("registered", (Flow::Gmtu, Way::Push, Scheme::Trees)),
+    ("dynamic", (Flow::Gmtu, Way::Push, Scheme::Dynamic)),
+    ("static", (Flow::Gmtu, Way::Push, Scheme::Static)),
 ];
 
 /// How long the buffers of [`Scheme::Static`] may be.

@@ -34,6 +34,9 @@ impl Shape {
         match (&self.op, self.flow) {
             (Op::Scatter { .. }, Flow::Flat) if !staged => self.len,
             (Op::Gather { .. }, Flow::Flat) if !landed => self.len,
+            // The ranks below one.
+            (Op::Scatter { .. }, Flow::Tree(_)) if !staged => self.message(),
+            (Op::Gather { .. }, Flow::Tree(_)) if !landed => self.message(),
             _ => self.slots() * self.len,
         }
     }

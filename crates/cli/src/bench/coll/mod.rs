@@ -28,8 +28,10 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use partage_conduit::topology;
+use rustix::process::{Pid, Signal, kill_process};
 use stage::{By, MOST_RANKS, Order, Sample, Stage};
 use std::hint::black_box;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -305,6 +307,10 @@ impl Sides {
         for (option, value) in [("--algorithm", &options.algorithm), ("--against", &options.against)] {
             launcher.args(value.iter().flat_map(|value| [option, value]));
         }
+        let prepare = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?);
+        // SAFETY: one system call between fork and exec; it neither allocates nor locks. Launchers end their ranks when they
+        // are told to end, and so they do if this process does not live to tell them.
+        unsafe { launcher.pre_exec(prepare) };
         let child = launcher.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         self.programs.push((name, child.map_err(|e| format!("{name}: {e}"))?));
         Ok(())
@@ -437,7 +443,7 @@ impl Drop for Sides {
     fn drop(&mut self) {
         for (_, child) in &mut self.programs {
             // One that has ended already is no error.
-            let _ = child.kill();
+            let _ = kill_process(Pid::from_child(child), Signal::TERM);
             let _ = child.wait();
         }
         let _ = std::fs::remove_file(&self.path);

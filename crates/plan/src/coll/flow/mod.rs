@@ -48,8 +48,8 @@ pub enum Flow {
     Leader(Option<usize>),
     /// The last rank to arrive does it all, in the buffers of all.
     Last,
-    /// Whichever document 000 takes for the operation in this scheme; a shape has that one instead.
-    Document,
+    /// Whichever GMTU takes for the operation in this scheme; a shape has that one instead.
+    Gmtu,
 }
 
 /// A block that a rank sends or receives.
@@ -71,7 +71,7 @@ impl Flow {
     pub fn serves(self, shape: &Shape) -> bool {
         match self {
             Flow::Flat | Flow::Leader(_) | Flow::Last => true,
-            Flow::Document => false,
+            Flow::Gmtu => false,
             Flow::Pairwise | Flow::Xor => matches!(shape.op, Op::GatherAll | Op::Exchange),
             Flow::Tree(k) => k > 1 && shape.op.root().is_some(),
             Flow::Ring => matches!(shape.op, Op::Broadcast { .. } | Op::GatherAll),
@@ -106,7 +106,7 @@ impl Flow {
             (Flow::Bruck, _) => bruck::exchange(shape, me, &mut list),
             (Flow::ScatterGather(k), _) => scatter_gather::broadcast(shape, k, me, &mut list),
             (Flow::Nodes(k, leaders), _) => nodes::moves(shape, shape.nodes.as_ref()?, k, leaders, me, &mut list),
-            (Flow::Tree(_) | Flow::Leader(_) | Flow::Last | Flow::Document, _) => return None,
+            (Flow::Tree(_) | Flow::Leader(_) | Flow::Last | Flow::Gmtu, _) => return None,
         }
         Some(list.moves)
     }

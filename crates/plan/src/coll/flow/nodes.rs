@@ -14,8 +14,8 @@
 //!   to the node `t` after what its ranks must have, and get from the node `t` before; then what came to whom it is for.
 //!   Between nodes, there is one message for two nodes and a stream, not one for two ranks. The radix does not matter.
 //!
-//! Source: leaders, one or several for a node, are as in the paper that describes GASNet's processes with shared memory;
-//! trees of nodes are older.
+//! Source: one step inside a node and trees between nodes are what Berkeley UPC does, as in Blagojević, Hargrove, Iancu
+//! and Yelick, "Hybrid PGAS Runtime Support for Multicore Nodes", 2010, which shows that one leader is too few.
 
 use super::{List, Op, Shape, dissemination, tree};
 

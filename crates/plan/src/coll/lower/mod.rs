@@ -19,7 +19,7 @@
 //!
 //! Nobody can tell `All` from `My` where source and destination are private: it is `My` there.
 
-mod document;
+mod gmtu;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,9 +48,9 @@ impl Shape {
         }
         let mut lowering = Lowering::new(self, me);
         match self.flow {
-            Flow::Leader(leader) => lowering.leader(leader.or(self.op.root()).unwrap_or(0) % self.ranks),
+            Flow::Leader(leader) => lowering.leader(leader.unwrap_or(self.leader()) % self.ranks),
             Flow::Last => lowering.last(),
-            flow => lowering.document(&flow.moves(self, me)?),
+            flow => lowering.by_scheme(&flow.moves(self, me)?),
         }
         Some(lowering.plan)
     }
@@ -85,6 +85,15 @@ impl Shape {
             },
         };
         flow && self.flow.serves(self)
+    }
+
+    /// Who does it all, if nobody else is named: the root; but of two ranks the one to which data go, since it reads what the other
+    /// has, which is quicker than writing there.
+    fn leader(&self) -> usize {
+        match self.op {
+            Op::Broadcast { root, .. } | Op::Scatter { root } if self.ranks == 2 => 1 - root,
+            _ => self.op.root().unwrap_or(0),
+        }
     }
 
     /// Where the sender of a message has `block`.
@@ -328,22 +337,36 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// All is done by one rank.
+    /// All is done by one rank. Two ranks need nobody to count them: the other one says that it has entered, and is told.
     fn leader(&mut self, leader: usize) {
         let (enter, leave) = self.shape.sync;
-        if enter == In::All {
-            self.arrive();
-        }
-        if self.me == leader {
-            if enter == In::All {
+        let two = self.shape.ranks == 2;
+        let other = 1 - self.me.min(1);
+        match (self.me == leader, two) {
+            _ if enter != In::All => {}
+            (true, true) => self.wait(other, Signal::Entered, 1),
+            (false, true) => self.step(Step::Signal { to: other, signal: Signal::Entered }),
+            (true, false) => {
+                self.arrive();
                 self.meet();
             }
-            let all = self.all();
+            (false, false) => self.arrive(),
+        }
+        if self.me == leader {
+            let mut all = self.all();
+            if two && leave != Out::No {
+                all.pop();
+                all.push(Step::Signal { to: other, signal: Signal::Done });
+            }
             self.plan.steps.extend(all);
         } else if leave != Out::No {
-            self.step(Step::Released);
+            match two {
+                true => self.wait(other, Signal::Done, 1),
+                false => self.step(Step::Released),
+            }
         }
-        self.plan.totals.releases = usize::from(leave != Out::No);
+        self.plan.totals.releases = usize::from(leave != Out::No && !two);
+        self.plan.totals.signals = self.heard.iter().map(|(&(from, signal), &n)| (from, signal, n)).collect();
     }
 
     /// All is done by the last to arrive.

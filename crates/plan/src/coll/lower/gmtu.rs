@@ -1,9 +1,11 @@
-//! The collectives of a library of 2003 for UPC over Myrinet (document 000 of those that this project grew from), to be
-//! compared with. [`Scheme`] says what each is.
+//! The collectives of GMTU, a library for UPC over Myrinet, and those that it was compared with: baselines. [`Scheme`]
+//! says what each is.
 //!
-//! Differences: where the document needs a barrier of its own to know that memory is registered, nothing is needed here.
-//! Where its last signal goes up a tree and ranks below may return before all is done, it goes down again if
-//! `Out::All` asks.
+//! Differences: where GMTU needs a barrier to know that memory is registered, nothing is needed here. Where its last
+//! signal goes up a tree, and ranks below may return before all is done, it comes down again if `Out::All` asks.
+//!
+//! Source: Mishra and Seidel, "High Performance Unified Parallel C (UPC) Collectives For Linux/Myrinet Platforms", Michigan
+//! Technological University, CS-TR-04-05, 2004; `000` in names of algorithms.
 
 use super::super::{Buffer, In, Op, Out, Scheme, Signal, Span, Step, Way};
 use super::{Lowering, Move, runs};
@@ -13,7 +15,7 @@ use crate::coll::flow::{Turn, children, parent};
 const ELEMENT: usize = 8;
 
 impl Lowering<'_> {
-    pub fn document(&mut self, moves: &[Move]) {
+    pub fn by_scheme(&mut self, moves: &[Move]) {
         match (self.shape.scheme, &self.shape.op) {
             (Scheme::Fused | Scheme::Dynamic, _) => self.messages(moves),
             (Scheme::Plain | Scheme::Elements, _) => self.plain(moves),
