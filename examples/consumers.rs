@@ -14,12 +14,9 @@ const THREADS: u32 = 2;
 fn main() {
     partage::run(|job| -> partage::Result {
         let (work, ended) = (job.semaphore()?, job.semaphore()?);
-        let signals = job.alloc_all::<Signal>(1)?;
         let primes = job.alloc_all::<u64>(1)?.on(Rank(0));
-        signals.put(job, work.signal());
-        job.barrier();
-        if job.rank().0 == 0 {
-            job.ranks().for_each(|r| job.post_n(signals.on(r).get(job), PIECES as u32));
+        if let Some(signals) = job.value(work.signal()).gather(TeamRank(0)) {
+            signals.into_iter().for_each(|signal| job.post_n(signal, PIECES as u32));
         }
 
         // As many are claimed as there are; each is then waited for.
@@ -48,7 +45,6 @@ fn main() {
         assert_eq!((primes.get(job), work.value()), (all, 0));
         job.barrier();
         job.free_all(primes.on(job.rank()));
-        job.free_all(signals);
         Ok(())
     });
 }

@@ -22,10 +22,7 @@ struct Ask {
 fn main() {
     partage::run(|job| -> partage::Result {
         let (asked, work) = (job.mailbox::<Ask>(job.size())?, job.mailbox::<u64>(1)?);
-        let addresses = job.alloc_all::<Address<Ask>>(1)?;
-        addresses.put(job, asked.address());
-        job.barrier();
-        let desk = addresses.on(Rank(0)).get(job);
+        let desk = job.value(asked.address()).broadcast(TeamRank(0));
 
         // Everybody asks, rank 0 too.
         desk.send(job, Ask { reply: work.address(), result: 0 });
@@ -49,7 +46,6 @@ fn main() {
             pieces.for_each(|piece| desk.send(job, Ask { reply: work.address(), result: solve(piece) }));
         }
         job.barrier(); // before mailboxes are dropped to which somebody sends
-        job.free_all(addresses);
         Ok(())
     });
 }

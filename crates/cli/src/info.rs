@@ -26,6 +26,12 @@ pub fn info() -> i32 {
     }
     out!("{conduits}");
 
+    out!("\nCollectives (the first rule that fits; PARTAGE_COLL adds others before)");
+    match partage::settings::collectives() {
+        Ok(table) => table.to_string().split(' ').for_each(|entry| out!("  {entry}")),
+        Err(why) => out!("  {why}"),
+    }
+
     out!("\nSettings (environment)");
     let mut settings = plain();
     settings.set_content_arrangement(ContentArrangement::Dynamic);

@@ -1,8 +1,11 @@
 //! What ranks tell each other in collectives: counts, letters, arrivals. Where they lie is [`crate::shm::coll`]'s business.
 //!
 //! A collective in flight has one of [`CONTEXTS`] *contexts*. In each, a rank has for each other rank an [`Inlet`], to which only that
-//! one writes: three counts of signals, and one letter, which is a message that fits a cache line. Nothing is ever reset: counts
+//! one writes: three counts of signals, one letter, which is a message that fits a cache line, and a claim. Nothing is ever reset: counts
 //! grow, and letters are numbered.
+//!
+//! A *claim* says that a block goes from one rank to another, which does not know that: it is the number of the collective. It stays
+//! until the other has taken it, so that a rank far ahead does not write over it.
 //!
 //! All ranks of a node share a [`Hall`] for each context: how often somebody has arrived, and how often all were released.
 //!
@@ -99,10 +102,20 @@ pub struct Told {
     pub signals: Signals,
 }
 
-/// Counts of the three kinds of signals.
+/// Counts of the three kinds of signals, and claims, in one line.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(C, align(64)))]
-pub struct Signals(pub [Count; 3]);
+pub struct Signals(pub [Count; 3], pub Claims);
+
+/// Numbers of collectives in which a block goes to a rank that does not know from where.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C))]
+pub struct Claims {
+    /// The last one in which it goes to the reader.
+    pub made: Count,
+    /// The last one of the reader's that was taken.
+    pub taken: Count,
+}
 
 /// What one rank tells another.
 #[derive(Debug, Default)]
@@ -189,48 +202,6 @@ impl Hall {
     }
 }
 
-/// Where a rank is told something by one that it does not know: how often, and the sum of what was said, in one word.
-#[derive(Debug, Default)]
-#[cfg_attr(not(loom), repr(C, align(128)))]
-pub struct Claims(AtomicU64);
-
-/// How many claims there were, and what the one said, if it was one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Claimed {
-    /// How many.
-    pub times: u32,
-    /// The sum of what they said.
-    pub said: u32,
-}
-
-impl Claims {
-    /// What is added by one who says this.
-    pub fn saying(what: u32) -> u64 {
-        1 << 32 | u64::from(what)
-    }
-
-    /// Says it. There is a full fence after it.
-    #[inline(always)]
-    pub fn claim(&self, what: u32) {
-        self.0.fetch_add(Claims::saying(what), AcqRel);
-        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-        full_fence();
-    }
-
-    /// Its value now, of which the next one's is the difference.
-    #[inline(always)]
-    pub fn value(&self) -> u64 {
-        self.0.load(Acquire)
-    }
-
-    /// What was said since its value was that.
-    #[inline(always)]
-    pub fn since(&self, before: u64) -> Claimed {
-        let more = self.value().wrapping_sub(before);
-        Claimed { times: (more >> 32) as u32, said: more as u32 }
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -238,19 +209,7 @@ mod tests {
     #[test]
     fn lines_are_apart() {
         assert_eq!((size_of::<Letter>(), size_of::<Signals>(), size_of::<Told>()), (64, 64, 128));
-        assert_eq!((size_of::<Inlet>(), size_of::<Hall>(), size_of::<Claims>()), (128 + 128 * CONTEXTS, 384, 128));
-    }
-
-    #[test]
-    fn claims_are_counted() {
-        let claims = Claims::default();
-        let before = claims.value();
-        claims.claim(7);
-        assert_eq!(claims.since(before), Claimed { times: 1, said: 7 });
-        let before = claims.value();
-        claims.claim(3);
-        claims.claim(9);
-        assert_eq!(claims.since(before), Claimed { times: 2, said: 12 });
+        assert_eq!((size_of::<Inlet>(), size_of::<Hall>()), (128 + 128 * CONTEXTS, 384));
     }
 }
 
@@ -269,10 +228,17 @@ mod models {
         data: [Plain; 2],
     }
 
+    /// As deep as time allows; `LOOM_MAX_PREEMPTIONS` goes deeper.
+    fn bounded(f: impl Fn() + Send + Sync + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = model.preemption_bound.or(Some(3));
+        model.check(f);
+    }
+
     /// Two letters to one place, each read before the next is written; either side may sleep.
     #[test]
     fn loom_letters_are_read_before_they_are_written_again() {
-        loom::model(|| {
+        bounded(|| {
             let all = Arc::new(Two::default());
             let reader = all.clone();
             let thread = loom::thread::spawn(move || {
@@ -297,7 +263,7 @@ mod models {
     /// The last to arrive touches what both wrote, and releases; who was released touches it again.
     #[test]
     fn loom_the_last_to_arrive_has_it_all() {
-        loom::model(|| {
+        bounded(|| {
             let all = Arc::new(Two::default());
             let run = |all: &Two, me: usize| {
                 all.data[me].set(1);
@@ -322,7 +288,7 @@ mod models {
     /// What was done before arriving is there for who has seen that all have arrived.
     #[test]
     fn loom_who_meets_sees_what_all_did() {
-        loom::model(|| {
+        bounded(|| {
             let all = Arc::new(Two::default());
             let run = |all: &Two, me: usize| {
                 all.data[me].set(5);

@@ -698,10 +698,12 @@ impl Job {
         }
     }
 
-    /// Bytes of my segment that are allocated, those of arrays too; of dropped ones until the next collective allocation.
+    /// Bytes of my segment that are allocated, those of arrays too; of dropped ones until the next collective allocation. What
+    /// collectives have for themselves does not count.
     pub fn allocated(&self) -> u64 {
-        self.all.inner.sweep_lanes();
-        self.all.inner.seat.in_use()
+        let inner = &self.all.inner;
+        inner.sweep_lanes();
+        inner.seat.in_use() - inner.engine.in_use
     }
 
     /// Waits until `done` says so, and serves others meanwhile: for what handlers and called functions do. It is asked again

@@ -5,7 +5,6 @@
 //! | from | what | who writes |
 //! |---|---|---|
 //! | 0 | a [`Hall`] for each context; those of a node's first rank are the node's | the ranks of the node, and what tells of others |
-//! | [`CLAIMS`] | [`Claims`] for each context | any rank |
 //! | [`INLETS`] | an [`Inlet`] for each rank | that rank |
 //! | after them | a [`Sign`] for each rank and context | that rank |
 //! | after them | scratch, a part for each context | whoever a plan says |
@@ -16,7 +15,7 @@
 use super::Node;
 use super::rma::Reach;
 use crate::am::{Arrival, Handler};
-use crate::coll::{CONTEXTS, Claims, Hall, Inlet, Letter, Sign, Told};
+use crate::coll::{CONTEXTS, Claims, Count, Hall, Inlet, Letter, Sign, Told};
 use crate::contract::{At, Half};
 #[cfg(doc)]
 use crate::reference::ARRIVED;
@@ -29,10 +28,8 @@ use std::sync::Arc;
 /// How many collectives ahead lines are asked for: a store to a line that is not here makes its fence wait for it.
 pub const AHEAD: usize = 2;
 
-/// Where claims begin.
-pub const CLAIMS: usize = CONTEXTS * size_of::<Hall>();
 /// Where inlets begin.
-pub const INLETS: usize = CLAIMS + CONTEXTS * size_of::<Claims>();
+pub const INLETS: usize = CONTEXTS * size_of::<Hall>();
 
 /// Scratch of a rank in one context: enough for pages of all, but no more than a small part of a segment.
 fn scratch_len(node: &Node) -> usize {
@@ -61,7 +58,6 @@ pub struct Desk {
     scratch_len: usize,
     offset: u64,
     halls: *const Hall,
-    claims: *const Claims,
     inlets: *const Inlet,
     signs: *const Sign,
     peers: Box<[Peer]>,
@@ -75,7 +71,6 @@ pub struct Desk {
 struct Peer {
     /// The one that is for this rank.
     inlet: *const Inlet,
-    claims: *const Claims,
     /// Those of this rank.
     signs: *const Sign,
     scratch: *mut u8,
@@ -101,14 +96,13 @@ impl Desk {
         let peer = |of: usize| match locate(reach, of) {
             Some(block) => Peer {
                 inlet: part(block, INLETS + rank * size_of::<Inlet>()).cast(),
-                claims: part(block, CLAIMS).cast(),
                 signs: part(block, signs_at(ranks) + rank * CONTEXTS * size_of::<Sign>()).cast(),
                 scratch: part(block, scratch_at(ranks)),
                 bell: node.bell_of(of as u32),
             },
             None => {
-                let (inlet, claims, signs) = (std::ptr::null(), std::ptr::null(), std::ptr::null());
-                Peer { inlet, claims, signs, scratch: std::ptr::null_mut(), bell: std::ptr::null() }
+                let (inlet, signs) = (std::ptr::null(), std::ptr::null());
+                Peer { inlet, signs, scratch: std::ptr::null_mut(), bell: std::ptr::null() }
             }
         };
         let mut peers: Box<[Peer]> = (0..ranks).map(peer).collect();
@@ -120,7 +114,6 @@ impl Desk {
             scratch_len: scratch_len(node),
             offset,
             halls: here(first).cast_const().cast(),
-            claims: part(here(rank), CLAIMS).cast(),
             inlets: part(here(rank), INLETS).cast(),
             signs: part(here(rank), signs_at(ranks)).cast(),
             peers,
@@ -157,17 +150,6 @@ impl Desk {
         unsafe { &*self.halls.add(context) }
     }
 
-    /// What this rank is told by ranks that it does not know.
-    ///
-    /// # Panics
-    /// If there is no such context.
-    #[inline(always)]
-    pub fn claims(&self, context: usize) -> &Claims {
-        assert!(context < CONTEXTS);
-        // SAFETY: inside the own block; atomics.
-        unsafe { &*self.claims.add(context) }
-    }
-
     /// What this rank is told by `from`.
     ///
     /// # Panics
@@ -184,15 +166,6 @@ impl Desk {
     pub fn to(&self, to: usize) -> Option<&Inlet> {
         // SAFETY: null, or inside its block; atomics, and words whose users the protocol orders.
         unsafe { self.peers[to].inlet.as_ref() }
-    }
-
-    /// The claims of `to`; nothing where they take a message.
-    #[inline(always)]
-    pub fn claims_of(&self, to: usize, context: usize) -> Option<&Claims> {
-        assert!(context < CONTEXTS);
-        let claims = self.peers[to].claims;
-        // SAFETY: inside its block; atomics.
-        (!claims.is_null()).then(|| unsafe { &*claims.add(context) })
     }
 
     /// What `from` has said of its collective in this context.
@@ -274,12 +247,13 @@ impl Desk {
         let inlet = self.offset + (INLETS + self.rank * size_of::<Inlet>()) as u64;
         let told = inlet + (offset_of!(Inlet, told) + context * size_of::<Told>()) as u64;
         let signals = told + offset_of!(Told, signals) as u64;
+        let claims = [offset_of!(Claims, made), offset_of!(Claims, taken)];
         Words {
             letter: told + Letter::WORDS_AT as u64,
             number: told,
             signals: [0, 8, 16].map(|at| signals + at),
             taken: inlet + (offset_of!(Inlet, taken) + 8 * context) as u64,
-            claims: self.offset + (CLAIMS + context * size_of::<Claims>()) as u64,
+            claims: claims.map(|at| signals + (3 * size_of::<Count>() + at) as u64),
             hall: self.offset + (context * size_of::<Hall>()) as u64,
             sign: self.offset + (signs_at(self.ranks) + (self.rank * CONTEXTS + context) * size_of::<Sign>()) as u64,
         }
@@ -297,8 +271,8 @@ pub struct Words {
     pub signals: [u64; 3],
     /// The count of letters that were taken.
     pub taken: u64,
-    /// Claims.
-    pub claims: u64,
+    /// The claim that was made, and the one that was taken.
+    pub claims: [u64; 2],
     /// Arrivals, at the first rank of a node.
     pub hall: u64,
     /// The sign.

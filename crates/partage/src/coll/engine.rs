@@ -1,8 +1,8 @@
 //! Runs plans ([`partage_plan::coll`]): by stores and copies between ranks of a node, by messages with notices to others.
 //!
 //! # Contexts
-//! The `e`-th collective of a team, or part of one, has context `e` modulo [`CONTEXTS`]. All ranks count alike. A rank begins with `e` when it
-//! has ended all up to `e - CONTEXTS`, so each context has one plan at a time. What a rank knows of counts in a context ([`Known`]) grows
+//! The `e`-th collective of a team, or part of one, has context [`context_of`]`(e)`. All ranks count alike. A rank begins with `e` when it
+//! has ended all up to `e - APART`, so each context has one plan at a time. What a rank knows of counts in a context ([`Known`]) grows
 //! as [`Totals`](partage_plan::coll::Totals) say, and is never reset.
 //!
 //! # Arrivals
@@ -24,7 +24,7 @@ use super::choice::{Asked, Cache, Key, Prepared};
 use crate::fail;
 use crate::job::Inner;
 use crate::team::Rank;
-use partage_conduit::coll::{CONTEXTS, LETTER, WORDS};
+use partage_conduit::coll::{CONTEXTS, Claims, LETTER, WORDS};
 use partage_conduit::contract::{At, Conduit, Half};
 use partage_conduit::copy;
 use partage_conduit::heap::Side;
@@ -48,6 +48,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub desk: Desk,
+    /// Bytes of this rank's segment that are the desk's.
+    pub in_use: u64,
     /// Which ranks are on which node.
     pub nodes: Arc<Nodes>,
     /// The first ranks of the other nodes.
@@ -66,6 +68,15 @@ pub(crate) struct Engine {
     owed: RefCell<Vec<(usize, usize, u64)>>,
 }
 
+/// The context of the `e`-th collective. They are taken in turn, but begin one later each time: else roots that are taken in turn, as
+/// many as there are contexts, would each always have the same one, and with it the same letter.
+pub(super) fn context_of(epoch: u64) -> usize {
+    ((epoch + epoch / CONTEXTS as u64) % CONTEXTS as u64) as usize
+}
+
+/// Collectives that are so far apart may have the same context; nearer ones have not.
+const APART: u64 = CONTEXTS as u64 - 1;
+
 /// So many letters are taken before their senders are told, unless this rank has to wait.
 const OWED: usize = CONTEXTS / 2;
 
@@ -79,8 +90,6 @@ struct Context {
     /// How often all are known to have.
     all_arrived: Cell<u64>,
     released: Cell<u64>,
-    /// The value of this rank's claims when the last permutation ended.
-    claims: Cell<u64>,
     /// By rank.
     peers: Box<[Known]>,
 }
@@ -96,6 +105,9 @@ struct Known {
     /// So many of them were taken, as far as is known.
     letters_taken: Cell<u64>,
     letters_got: Cell<u64>,
+    /// Its last claim, and the last of the other's that it has taken.
+    claimed: Cell<u64>,
+    taken: Cell<u64>,
 }
 
 /// Where a buffer is.
@@ -240,9 +252,12 @@ impl fmt::Display for Waits<'_> {
             Some(Step::Send { to, .. }) => write!(f, ": for rank {to} to read what came before)"),
             Some(Step::Meet { .. } | Step::Arrive | Step::Last { .. }) => write!(f, ": for all ranks to enter)"),
             Some(Step::Released) => write!(f, ": for the rank that does it)"),
-            Some(_) => write!(f, ": for the network)"),
+            None if !task.place.begun.get() => write!(f, ": for collectives before it)"),
+            None if !task.place.claimed.get() => {
+                write!(f, ": for rank {} to enter the permutation before)", task.key.root())
+            }
             None if task.prepared.get().is_none() => write!(f, ": for a rank that permutes to this one)"),
-            None => write!(f, ": for collectives before it)"),
+            _ => write!(f, ": for the network)"),
         }
     }
 }
@@ -254,6 +269,7 @@ impl Engine {
         let n = ranks.count();
         let offset =
             seat.take(Half::Guarded, Side::Symmetric, coll::len(node) as u64, 4096).map_err(|e| e.to_string())?;
+        let in_use = seat.in_use();
         // SAFETY: the first block of this side that any rank takes, so it is at the same place everywhere; nobody gives it back.
         let desk = unsafe { Desk::new(node, reach, rank, offset) };
         let nodes: Vec<usize> = (0..n).map(|r| ranks.node_of(ranks.place(r).0)).collect();
@@ -272,6 +288,7 @@ impl Engine {
             asked: Asked::default(),
             pending: RefCell::default(),
             owed: RefCell::new(Vec::with_capacity(OWED)),
+            in_use,
             desk,
         })
     }
@@ -371,10 +388,10 @@ impl Engine {
         loop {
             let (place, part) = (&task.place, task.place.part.get());
             let epoch = task.epoch();
-            let context = (epoch % CONTEXTS as u64) as usize;
+            let context = context_of(epoch);
             if !place.begun.get() {
-                if inner.calls.has_other() && epoch >= CONTEXTS as u64 {
-                    let is_free = || self.have_ended(epoch - CONTEXTS as u64);
+                if inner.calls.has_other() && epoch >= APART {
+                    let is_free = || self.have_ended(epoch - APART);
                     if !self.wait::<BLOCK>(inner, task, None, is_free)? {
                         return Ok(false);
                     }
@@ -495,36 +512,48 @@ impl Engine {
 
     /// Tells the rank to which this one permutes, and hears from the one that permutes to this.
     fn claim<const BLOCK: bool>(&self, inner: &Rc<Inner>, task: &Task, context: usize) -> Result<Option<u32>, Aborted> {
-        let (desk, to) = (&self.desk, task.key.root() as usize);
-        if !task.place.claimed.get() {
-            let me = desk.rank() as u32;
-            match desk.claims_of(to, context) {
-                Some(claims) => {
-                    claims.claim(me);
+        let (desk, peers, number) = (&self.desk, &self.contexts[context].peers, task.first() + 1);
+        let (me, to, words) = (desk.rank(), task.key.root() as usize, self.words[context].claims);
+        let claims = |of: usize| &desk.from(of).told[context].signals.1;
+        let tell = |to: usize, which: usize, last: &Cell<u64>| {
+            match desk.to(to) {
+                Some(inlet) => {
+                    let Claims { made, taken } = &inlet.told[context].signals.1;
+                    [made, taken][which].raise(number);
                     desk.ring(to);
                 }
-                None if to == desk.rank() => desk.claims(context).claim(me),
                 None => {
-                    let (offset, value) = (self.words[context].claims, partage_conduit::coll::Claims::saying(me));
-                    inner.send_notice(task.site, At::guarded(to as u32, 0), &[], Notice::Add { offset, value });
+                    let notice = Notice::Add { offset: words[which], value: number - last.get() };
+                    inner.send_notice(task.site, At::guarded(to as u32, 0), &[], notice);
                 }
             }
-            task.place.claimed.set(true);
+            last.set(number);
+        };
+        if to != me && !task.place.claimed.get() {
+            let last = peers[to].claimed.get();
+            if !self.wait::<BLOCK>(inner, task, None, || claims(to).taken.get() >= last)? {
+                return Ok(None);
+            }
+            tell(to, 0, &peers[to].claimed);
         }
-        let (claims, before) = (desk.claims(context), self.contexts[context].claims.get());
-        if !self.wait::<BLOCK>(inner, task, None, || claims.since(before).times > 0)? {
+        task.place.claimed.set(true);
+        let permutes = |r: usize| if r == me { to == me } else { claims(r).made.get() == number };
+        if !self.wait::<BLOCK>(inner, task, None, || (0..desk.ranks()).any(permutes))? {
             return Ok(None);
         }
-        let claimed = claims.since(before);
-        if claimed.times > 1 {
+        let mut all = (0..desk.ranks()).filter(|&r| permutes(r));
+        let from = all.next().expect("one has claimed");
+        if let more @ 1.. = all.count() {
             if inner.check {
                 self.compare(task);
             }
-            let (me, times, site) = (inner.rank, claimed.times, task.site);
+            let (me, times, site) = (inner.rank, more + 1, task.site);
             fail::end_with(format!("{me}: {site}: {times} ranks permute to this one; give each rank another"));
         }
-        self.contexts[context].claims.set(claims.value());
-        Ok(Some(claimed.said))
+        if from != me {
+            tell(from, 1, &peers[from].taken);
+        }
+        Ok(Some(from as u32))
     }
 }
 
@@ -934,6 +963,19 @@ impl Now<'_> {
             for &first in &engine.others {
                 self.inner.request(self.task.site, Rank(first), ARRIVED, bytemuck::bytes_of(&what), &[]);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_collectives_have_different_contexts() {
+        for e in 0..1000 {
+            assert!((1..APART).all(|d| context_of(e) != context_of(e + d)), "{e}");
+            assert!(context_of(e) < CONTEXTS);
         }
     }
 }
