@@ -1,6 +1,6 @@
 //! Collectives: what every mapping must do.
 //!
-//! A [`Call`] is one call of a collective, drawn alike on all ranks. The oracle is arithmetic: block `b` of the source of rank `r`
+//! A `Call` is one call of a collective, drawn alike on all ranks. The oracle is arithmetic: block `b` of the source of rank `r`
 //! is bytes that follow from the call's key, `r` and `b`; so each rank knows what its buffers have before and after. What does
 //! not matter is trash, and stays as it is. Nothing here meets between calls unless a sync mode asks for it.
 
@@ -199,7 +199,7 @@ const KINDS: [Kind; 4] = [Kind::Private, Kind::Grown, Kind::Array, Kind::Slice];
 enum Buffer<'p, T> {
     Private(Vec<T>),
     Grown(Vec<T>),
-    Array(SharedArray<T>),
+    Array(Box<SharedArray<T>>),
     /// Of a cyclic array, so many elements of each rank from this one on.
     Slice(&'p SharedArray<T>, usize, usize),
 }
@@ -240,7 +240,7 @@ impl<'p, T: Pod> Buffer<'p, T> {
         match self {
             Buffer::Private(all) => call.of(job, &all[..]),
             Buffer::Grown(all) => call.of(job, all),
-            Buffer::Array(array) => call.of(job, array),
+            Buffer::Array(array) => call.of(job, &**array),
             &Buffer::Slice(array, at, n) => call.of(job, Self::slice(array, at, n, job.size())),
         }
     }
@@ -249,7 +249,7 @@ impl<'p, T: Pod> Buffer<'p, T> {
         match self {
             Buffer::Private(all) => from.to(&mut all[..]),
             Buffer::Grown(all) => from.to(all),
-            Buffer::Array(array) => from.to(array),
+            Buffer::Array(array) => from.to(&mut **array),
             &mut Buffer::Slice(array, at, n) => from.to(Self::slice(array, at, n, job.size())),
         }
     }
@@ -258,7 +258,7 @@ impl<'p, T: Pod> Buffer<'p, T> {
         match self {
             Buffer::Private(all) => call.of(job, &mut all[..]),
             Buffer::Grown(all) => call.of(job, all),
-            Buffer::Array(array) => call.of(job, array),
+            Buffer::Array(array) => call.of(job, &mut **array),
             Buffer::Slice(..) => unreachable!("a slice is no place"),
         }
     }
@@ -294,7 +294,7 @@ impl<'j, T: Pod> Pool<'j, T> {
         let (mine, before, after) = (me == call.root, call.source(me, size), call.result(me, size));
         let array = |room: usize, on_root: bool| {
             let layout = if on_root { Layout::on(call.root, room) } else { Layout::per_rank(room) };
-            Buffer::Array(self.job.array_unset(layout).expect("a little memory"))
+            Buffer::Array(Box::new(self.job.array_unset(layout).expect("a little memory")))
         };
         let Some(into) = call.into else {
             let [before, after] = call.in_place(me, size);

@@ -102,7 +102,8 @@ fn messages(job: &Job, random: &mut Random, block: GlobalPtr<u64>, to: Rank, tex
 
 /// One collective, the same on all ranks, and some that are under way meanwhile.
 fn collectives(job: &Job, alike: &mut Random, array: &mut SharedArray<u64>, row: &[u64]) {
-    let (root, n) = (TeamRank(alike.below(job.size()) as u32), alike.below([5, 100, 2000][alike.below(3)]));
+    let (root, most) = (TeamRank(alike.below(job.size()) as u32), [5, 100, 2000][alike.below(3)]);
+    let n = alike.below(most);
     let (mut all, mut other, mut some) = (vec![], vec![0; n], row[..n].to_vec());
     let way = alike.below(6);
     job.scope(|s| {

@@ -228,10 +228,17 @@ mod models {
         data: [Plain; 2],
     }
 
+    /// As deep as time allows; `LOOM_MAX_PREEMPTIONS` goes deeper.
+    fn bounded(f: impl Fn() + Send + Sync + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = model.preemption_bound.or(Some(3));
+        model.check(f);
+    }
+
     /// Two letters to one place, each read before the next is written; either side may sleep.
     #[test]
     fn loom_letters_are_read_before_they_are_written_again() {
-        loom::model(|| {
+        bounded(|| {
             let all = Arc::new(Two::default());
             let reader = all.clone();
             let thread = loom::thread::spawn(move || {
@@ -256,7 +263,7 @@ mod models {
     /// The last to arrive touches what both wrote, and releases; who was released touches it again.
     #[test]
     fn loom_the_last_to_arrive_has_it_all() {
-        loom::model(|| {
+        bounded(|| {
             let all = Arc::new(Two::default());
             let run = |all: &Two, me: usize| {
                 all.data[me].set(1);
@@ -281,7 +288,7 @@ mod models {
     /// What was done before arriving is there for who has seen that all have arrived.
     #[test]
     fn loom_who_meets_sees_what_all_did() {
-        loom::model(|| {
+        bounded(|| {
             let all = Arc::new(Two::default());
             let run = |all: &Two, me: usize| {
                 all.data[me].set(5);

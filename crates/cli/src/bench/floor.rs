@@ -1,4 +1,4 @@
-//! The floors: what the runtime does, by hand, on the same memory. With [`wire`](super::wire), [`mod@mpi`](super::mpi)
+//! The floors: what the runtime does, by hand, on the same memory. With [`wire`](super::wire), [`mpi`](mod@super::mpi)
 //! and [`coll`](super::coll) all unsafe code of this command.
 //!
 //! None of it is a runtime: no checks beyond those that a measurement names, no abort, no reports, no sleep where it

@@ -6,10 +6,10 @@
 //! A sign says which collective it is of and has a sum of its words: one that is being written over by a rank far ahead is seen to be none.
 
 use super::choice::Call;
-use super::engine::{Engine, Task};
+use super::engine::{Engine, Task, context_of};
 use crate::fail;
 use crate::job::Inner;
-use partage_conduit::coll::{CONTEXTS, SIGN};
+use partage_conduit::coll::SIGN;
 use partage_conduit::contract::At;
 use partage_conduit::signal::Notice;
 use partage_conduit::sync::full_fence;
@@ -101,7 +101,7 @@ impl Engine {
     /// Tells all others what this rank has entered.
     pub(super) fn sign(&self, inner: &Rc<Inner>, task: &Task) {
         let words = Said::new(task).words();
-        let context = (task.first() % CONTEXTS as u64) as usize;
+        let context = context_of(task.first());
         for to in (0..inner.size).filter(|&to| to != inner.rank.index()) {
             match self.desk.sign_to(to, context) {
                 Some(sign) => {
@@ -139,7 +139,7 @@ impl Engine {
     /// Two ranks that do not fit together.
     fn other(&self, task: &Task) -> Option<[(usize, Said); 2]> {
         let (me, epoch) = (self.desk.rank(), task.first());
-        let context = (epoch % CONTEXTS as u64) as usize;
+        let context = context_of(epoch);
         let mine = Said::new(task);
         let said = |r: usize| match r == me {
             true => Some(mine),

@@ -1,8 +1,8 @@
 //! Runs plans ([`partage_plan::coll`]): by stores and copies between ranks of a node, by messages with notices to others.
 //!
 //! # Contexts
-//! The `e`-th collective of a team, or part of one, has context `e` modulo [`CONTEXTS`]. All ranks count alike. A rank begins with `e` when it
-//! has ended all up to `e - CONTEXTS`, so each context has one plan at a time. What a rank knows of counts in a context ([`Known`]) grows
+//! The `e`-th collective of a team, or part of one, has context [`context_of`]`(e)`. All ranks count alike. A rank begins with `e` when it
+//! has ended all up to `e - APART`, so each context has one plan at a time. What a rank knows of counts in a context ([`Known`]) grows
 //! as [`Totals`](partage_plan::coll::Totals) say, and is never reset.
 //!
 //! # Arrivals
@@ -67,6 +67,15 @@ pub(crate) struct Engine {
     /// Letters that were taken, of which their senders have not been told: context, sender and number.
     owed: RefCell<Vec<(usize, usize, u64)>>,
 }
+
+/// The context of the `e`-th collective. They are taken in turn, but begin one later each time: else roots that are taken in turn, as
+/// many as there are contexts, would each always have the same one, and with it the same letter.
+pub(super) fn context_of(epoch: u64) -> usize {
+    ((epoch + epoch / CONTEXTS as u64) % CONTEXTS as u64) as usize
+}
+
+/// Collectives that are so far apart may have the same context; nearer ones have not.
+const APART: u64 = CONTEXTS as u64 - 1;
 
 /// So many letters are taken before their senders are told, unless this rank has to wait.
 const OWED: usize = CONTEXTS / 2;
@@ -379,10 +388,10 @@ impl Engine {
         loop {
             let (place, part) = (&task.place, task.place.part.get());
             let epoch = task.epoch();
-            let context = (epoch % CONTEXTS as u64) as usize;
+            let context = context_of(epoch);
             if !place.begun.get() {
-                if inner.calls.has_other() && epoch >= CONTEXTS as u64 {
-                    let is_free = || self.have_ended(epoch - CONTEXTS as u64);
+                if inner.calls.has_other() && epoch >= APART {
+                    let is_free = || self.have_ended(epoch - APART);
                     if !self.wait::<BLOCK>(inner, task, None, is_free)? {
                         return Ok(false);
                     }
@@ -954,6 +963,19 @@ impl Now<'_> {
             for &first in &engine.others {
                 self.inner.request(self.task.site, Rank(first), ARRIVED, bytemuck::bytes_of(&what), &[]);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_collectives_have_different_contexts() {
+        for e in 0..1000 {
+            assert!((1..APART).all(|d| context_of(e) != context_of(e + d)), "{e}");
+            assert!(context_of(e) < CONTEXTS);
         }
     }
 }
