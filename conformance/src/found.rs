@@ -1,6 +1,6 @@
 //! What reviews found and tests had missed: each case is a program that once hung, or did things in the wrong order.
 
-use crate::Case;
+use crate::{Case, refusal};
 use partage::am::{Reply, Request};
 use partage::prelude::*;
 use partage::signal::Flavor;
@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// All of them.
-pub const CASES: [Case; 7] = [
+pub const CASES: [Case; 8] = [
     ("calls made while an object is in use do not wait for it", in_use),
     ("results that nobody has read stop nothing else", unread_results),
     ("a called function sends beside results that nobody has read", sends_beside_results),
@@ -16,6 +16,7 @@ pub const CASES: [Case; 7] = [
     ("a rank that does not read its answers stops nobody else's", slow_reader),
     ("threads that always have more to do do not keep their rank", busy_threads),
     ("nothing of a boolean semaphore is waited for, and had", nothing_of_a_boolean),
+    ("collectives of parts that differ are refused by all ranks", parts_that_differ),
 ];
 
 /// Two ranks that empty their objects into each other's, from inside.
@@ -170,4 +171,32 @@ fn nothing_of_a_boolean(job: &Job) {
         assert!(s.try_wait_n(0) && s.value() == 1, "{}: nothing was taken", job.rank());
         s.wait();
     }
+}
+
+/// A rank looks at the parts of others, too: it would touch them beyond their ends.
+fn parts_that_differ(job: &Job) {
+    let (n, me) = (job.size(), job.rank());
+    let root = TeamRank(n as u32 - 1);
+    let even = job.array::<u32>(Layout::per_rank(2)).unwrap();
+    let mut whole = job.array::<u32>(Layout::on(n - 1, 2 * n)).unwrap();
+    let mut short = job.array::<u32>(Layout::on(n - 1, 2 * n - 1)).unwrap();
+    let mut to = job.array::<u32>(Layout::per_rank(2)).unwrap();
+    let missing = format!("has {} elements, and {} pass", 2 * n - 1, 2 * n);
+    let said = refusal("scatter", || job.scatter(&short).root(root).to(&mut to).run());
+    assert!(said.starts_with(&format!("{me}: scatter: the source")) && said.contains(&missing), "{said}");
+    let said = refusal("gather", || job.gather(&even).root(root).to(&mut short).run());
+    assert!(said.contains(&missing), "{said}");
+    // The last has fewer than the others.
+    let mut uneven = job.array::<u32>(Layout::block_cyclic(3 * n - 1, 3)).unwrap();
+    if n > 1 {
+        let said = refusal("broadcast", || job.broadcast(&mut uneven).run());
+        assert!(said.starts_with(&format!("{me}: broadcast: in place, rank ")), "{said}");
+        let from = job.array::<u32>(Layout::on(0, 3)).unwrap();
+        let said = refusal("to", || job.broadcast(&from).to(&mut uneven).run());
+        assert!(said.starts_with(&format!("{me}: broadcast: the ")), "{said}");
+        let said = refusal("slice", || job.gather(uneven.slice(1..)).root(root).to(&mut whole).run());
+        assert!(said.starts_with(&format!("{me}: gather: ")), "{said}");
+    }
+    job.gather(&even).root(root).to(&mut whole).run();
+    job.barrier();
 }

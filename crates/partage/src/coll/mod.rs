@@ -390,11 +390,14 @@ impl<T: Pod> Collective<'_, T, Ready> {
                 }
                 let (kind, there) = self.part(&dest.what, site, &mut task.bases[1]);
                 let n = if resizes { whole } else { there };
-                if is_source {
-                    self.fits("source", len, n, blocks_in, site);
+                let root_only = |is: bool| (rooted && is).then_some(root);
+                if is_source || source == Kind::Shared {
+                    let root = root_only(self.op != OpKind::Gather);
+                    self.fits(("source", &self.source.what), len, (n, blocks_in), root, site);
                 }
-                if is_dest {
-                    self.fits("destination", there, n, blocks_out, site);
+                if is_dest || kind == Kind::Shared {
+                    let root = root_only(self.op == OpKind::Gather);
+                    self.fits(("destination", &dest.what), there, (n, blocks_out), root, site);
                 }
                 self.apart(dest, site);
                 (n, kind)
@@ -402,7 +405,13 @@ impl<T: Pod> Collective<'_, T, Ready> {
             None => {
                 let has_all = self.op != OpKind::Broadcast && self.op != OpKind::Permute && (!rooted || is_root);
                 task.bases[1] = task.bases[0].clone();
-                (if has_all { self.whole("buffer", len, ranks, site) } else { len }, source)
+                let n = if has_all { self.whole("buffer", len, ranks, site) } else { len };
+                if let What::Shared(array, range) = &self.source.what {
+                    // SAFETY: borrowed.
+                    let array = unsafe { &**array };
+                    self.fits_in_place(array, range, n, site);
+                }
+                (n, source)
             }
         };
         if n == 0 || size_of::<T>() == 0 {
@@ -528,25 +537,97 @@ impl<T: Pod> Collective<'_, T, Ready> {
         len / blocks
     }
 
+    /// Of a shared buffer other ranks' parts must have the right length too, since they are touched: that of the root, or all.
     #[inline(always)]
     #[track_caller]
-    fn fits(&self, what: &str, len: usize, n: usize, blocks: usize, site: Site) {
-        if len != n * blocks {
-            self.does_not_fit(what, len, n, blocks, site);
+    fn fits(
+        &self,
+        (name, what): (&str, &What<T>),
+        len: usize,
+        (n, blocks): (usize, usize),
+        root: Option<usize>,
+        site: Site,
+    ) {
+        let needed = n * blocks;
+        let is_right = match what {
+            What::Shared(array, range) => {
+                // SAFETY: borrowed.
+                let array = unsafe { &**array };
+                match root {
+                    Some(root) => Self::share_of(array, range, root) == needed,
+                    None => len == needed && self.all_have(array, range, needed),
+                }
+            }
+            _ => len == needed,
+        };
+        if !is_right {
+            self.does_not_fit((name, what), len, (n, blocks), root, site);
         }
+    }
+
+    /// The same of a shared buffer in which the result begins as the source.
+    #[track_caller]
+    fn fits_in_place(&self, array: &SharedArray<T>, range: &Range<usize>, n: usize, site: Site) {
+        let (ranks, root) = (self.team.inner.size, self.root.index());
+        let needed = |r: usize| match self.op {
+            OpKind::Broadcast | OpKind::Permute => n,
+            OpKind::Scatter | OpKind::Gather if r != root => n,
+            _ => n * ranks,
+        };
+        if let Some(r) = (0..ranks).find(|&r| Self::share_of(array, range, r) != needed(r)) {
+            let (me, len, needed) = (self.team.inner.rank, Self::share_of(array, range, r), needed(r));
+            panic!("{me}: {}: in place, rank {r} has {len} elements, where {needed} are needed", site.call);
+        }
+    }
+
+    /// How many elements of these are of that rank.
+    fn share_of(array: &SharedArray<T>, range: &Range<usize>, rank: usize) -> usize {
+        let spread = &array.spread;
+        match range.start == 0 && range.end == spread.len() {
+            true => spread.part_len(rank),
+            false => spread.part_before(rank, range.end) - spread.part_before(rank, range.start),
+        }
+    }
+
+    /// Is this the share of each rank?
+    #[inline(always)]
+    fn all_have(&self, array: &SharedArray<T>, range: &Range<usize>, share: usize) -> bool {
+        let ranks = self.team.inner.size;
+        // Who has fewer than the others is among those who have less than the most.
+        let whole = range.start == 0 && range.end == array.spread.len();
+        range.len() == ranks * share && (whole || (0..ranks).all(|r| Self::share_of(array, range, r) == share))
     }
 
     #[cold]
     #[inline(never)]
     #[track_caller]
-    fn does_not_fit(&self, what: &str, len: usize, n: usize, blocks: usize, site: Site) -> ! {
+    fn does_not_fit(
+        &self,
+        (name, what): (&str, &What<T>),
+        mut len: usize,
+        (n, blocks): (usize, usize),
+        root: Option<usize>,
+        site: Site,
+    ) -> ! {
         let (me, needed) = (self.team.inner.rank, n * blocks);
+        let mut whose = String::new();
+        if let What::Shared(array, range) = what {
+            // SAFETY: borrowed.
+            let array = unsafe { &**array };
+            let wrong = |&r: &usize| Self::share_of(array, range, r) != needed;
+            // My own is named first.
+            let mine = Some(me.index()).filter(|r| root.is_none() && wrong(r));
+            if let Some(r) = mine.or(root).or((0..self.team.inner.size).find(wrong)) {
+                len = Self::share_of(array, range, r);
+                whose = if r == me.index() { whose } else { format!(" of rank {r}") };
+            }
+        }
         let of = if blocks > 1 { format!(" ({blocks} blocks of {n})") } else { String::new() };
         let by = match len < needed {
             true => format!("{} are missing", needed - len),
             false => format!("{} are too many; give a slice of it", len - needed),
         };
-        panic!("{me}: {}: the {what} has {len} elements, and {needed} pass{of}: {by}", site.call);
+        panic!("{me}: {}: the {name}{whose} has {len} elements, and {needed} pass{of}: {by}", site.call);
     }
 
     /// Source and destination may be slices of one array, but not of the same elements.
