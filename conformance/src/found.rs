@@ -194,7 +194,7 @@ fn parts_that_differ(job: &Job) {
         let from = job.array::<u32>(Layout::on(0, 3)).unwrap();
         let said = refusal("to", || job.broadcast(&from).to(&mut uneven).run());
         assert!(said.starts_with(&format!("{me}: broadcast: the ")), "{said}");
-        let said = refusal("slice", || job.gather(uneven.slice(1..)).root(root).to(&mut whole).run());
+        let said = refusal("slice", || job.gather(uneven.slice(2..)).root(root).to(&mut whole).run());
         assert!(said.starts_with(&format!("{me}: gather: ")), "{said}");
     }
     job.gather(&even).root(root).to(&mut whole).run();

@@ -445,7 +445,7 @@ impl Deref for Job {
 }
 
 impl Job {
-    pub(crate) fn new(seat: Seat, rank: usize, options: &Options) -> Job {
+    pub(crate) fn new(seat: Seat, rank: usize, options: &Options) -> std::result::Result<Job, String> {
         let Options { reference, leaks, atomics, check, ref table } = *options;
         let node = seat.node();
         let (size, serial) = (node.ranks().count(), node.serial());
@@ -456,7 +456,7 @@ impl Job {
         let semaphores = if reference { node.semaphores().nothing() } else { node.semaphores().clone() };
         let mailboxes = if reference { node.mailboxes().nothing() } else { node.mailboxes().clone() };
         let desk = Arc::new(Desk::new(node.clone(), Rank(rank as u32), reference));
-        let engine = Engine::new(&seat, &guarded, rank).expect("room for a desk in a segment that was just made");
+        let engine = Engine::new(&seat, &guarded, rank)?;
         let inner = Inner {
             rank: Rank(rank as u32),
             size,
@@ -485,7 +485,7 @@ impl Job {
             table: table.clone(),
             check,
         };
-        Job::of(Rc::new(inner))
+        Ok(Job::of(Rc::new(inner)))
     }
 
     /// Another handle of the same rank, for a function that was called.
@@ -504,11 +504,10 @@ impl Job {
         self.all.inner.seat.node().reach()
     }
 
-    /// Ranks of other nodes are not reached before they have what others reach: where there are some, all meet.
-    pub(crate) fn begin(&self, site: Site) {
-        if self.all.inner.seat.node().ranks().nodes() > 1 {
-            self.all.meet(Tag::Plain, u64::MAX, move || site);
-        }
+    /// The first barrier: nobody is reached, and nobody takes memory, before all have what others reach.
+    pub(crate) fn begin(&self, at: &'static Location<'static>) {
+        let site = Site { call: "the start of the program", at };
+        self.all.meet(Tag::Plain, u64::MAX, move || site);
     }
 
     /// The last barrier, which only ranks pass that have all come to their end, and not before all messages have run. A

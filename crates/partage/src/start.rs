@@ -318,10 +318,16 @@ impl<F> Crew<'_, F> {
             first_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(line.into());
             node.abort(fail::PANICKED as u32);
         });
-        let job = Job::new(self.node.seat(r), r, &self.options);
+        let job = match Job::new(self.node.seat(r), r, &self.options) {
+            Ok(job) => job,
+            Err(why) => {
+                self.failed(r, 1, &format!("failed: {why}"));
+                return None;
+            }
+        };
         // A rank that starts late, when the job has been aborted, finds out at its first wait.
         let result = catch_unwind(AssertUnwindSafe(|| {
-            job.begin(self.site);
+            job.begin(self.site.at);
             let result = (self.body)(&job);
             if result.is_ok() {
                 job.end(self.site);

@@ -33,8 +33,8 @@ pub const INLETS: usize = CONTEXTS * size_of::<Hall>();
 
 /// Scratch of a rank in one context: enough for pages of all, but no more than a small part of a segment.
 fn scratch_len(node: &Node) -> usize {
-    let wanted = (node.ranks().count() * (4 << 10)).next_power_of_two().clamp(256 << 10, 16 << 20);
-    wanted.min((node.segment() / 128) as usize & !4095)
+    let wanted = (node.ranks().count() * (4 << 10)).next_power_of_two().clamp(128 << 10, 16 << 20);
+    wanted.min((node.segment() / 256) as usize & !4095)
 }
 
 /// Bytes of a desk.

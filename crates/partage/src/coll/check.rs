@@ -80,7 +80,11 @@ fn pair(a: u32, b: u32) -> u64 {
 
 /// Of all but the last word.
 fn sum(words: &[u64; SIGN]) -> u64 {
-    words[..SIGN - 1].iter().fold(1, |sum: u64, w| (sum ^ w).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17))
+    // Words that are not there yet are zero: they must not leave the sum as it is, whatever the ones before.
+    let add = |sum: u64, (i, word): (usize, &u64)| {
+        (sum ^ word).wrapping_add(i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17)
+    };
+    words[..SIGN - 1].iter().enumerate().fold(0x5ca1_ab1e, add)
 }
 
 impl fmt::Display for Said {
@@ -157,5 +161,37 @@ impl Engine {
         to.sort_by_key(|(r, said)| (said.call.root, *r));
         let twice = to.windows(2).find(|two| two[0].1.call.root == two[1].1.call.root)?;
         Some([twice[0], twice[1]])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a sign that is being written some words are there, and the others are those of an earlier one, or zero.
+    #[test]
+    fn a_part_of_a_sign_is_none() {
+        let said = |epoch: u64| {
+            let file = [0x6f66; FILE];
+            let call = super::super::choice::Key::of([7, 8 + epoch, 9]).call();
+            Said { epoch, call, element: 8, kind: 77, line: 12, file }
+        };
+        for epoch in [0, 1, 17, u64::MAX - 1] {
+            let words = said(epoch).words();
+            assert!(
+                Said::read(words, epoch).is_some_and(|s| s.agrees(&said(epoch)))
+                    && Said::read(words, epoch ^ 1).is_none()
+            );
+            for before in [[0; SIGN], said(epoch.wrapping_sub(16)).words()] {
+                for cut in 1..SIGN {
+                    let mut part = before;
+                    part[..cut].copy_from_slice(&words[..cut]);
+                    assert!(part == words || Said::read(part, epoch).is_none(), "{epoch}, {cut}");
+                    let mut rest = words;
+                    rest[1..=cut.min(SIGN - 2)].copy_from_slice(&before[1..=cut.min(SIGN - 2)]);
+                    assert!(rest == words || Said::read(rest, epoch).is_none(), "{epoch}, {cut}");
+                }
+            }
+        }
     }
 }

@@ -31,9 +31,9 @@ use partage_conduit::heap::Side;
 use partage_conduit::ofi::rma::{self, Started};
 use partage_conduit::record::Site;
 use partage_conduit::reference::ARRIVED;
-use partage_conduit::shm::Seat;
 use partage_conduit::shm::coll::{self, Desk, Words};
 use partage_conduit::shm::rma::Reach;
+use partage_conduit::shm::{Seat, bytes};
 use partage_conduit::signal::Notice;
 use partage_conduit::sync::full_fence;
 use partage_conduit::wait::Aborted;
@@ -267,8 +267,9 @@ impl Engine {
     pub fn new(seat: &Seat, reach: &Reach, rank: usize) -> Result<Engine, String> {
         let (node, ranks) = (seat.node(), seat.node().ranks());
         let n = ranks.count();
-        let offset =
-            seat.take(Half::Guarded, Side::Symmetric, coll::len(node) as u64, 4096).map_err(|e| e.to_string())?;
+        let len = coll::len(node) as u64;
+        let taken = seat.take(Half::Guarded, Side::Symmetric, len, 4096);
+        let offset = taken.map_err(|e| format!("rank {rank}: {} for collectives: {e}", bytes(len)))?;
         let in_use = seat.in_use();
         // SAFETY: the first block of this side that any rank takes, so it is at the same place everywhere; nobody gives it back.
         let desk = unsafe { Desk::new(node, reach, rank, offset) };
