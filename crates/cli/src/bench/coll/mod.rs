@@ -95,7 +95,7 @@ const BATCH: f64 = 100.0;
 /// So many samples tell how many calls fit.
 const TRIES: usize = 3;
 /// No sample takes this long, unless something hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = super::TIMEOUT;
 /// Words that are written and read at once where buffers are touched: they stay in the nearest cache.
 const CHUNK: usize = 512;
 
