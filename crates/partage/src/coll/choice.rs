@@ -186,6 +186,11 @@ impl Inner {
         }
     }
 
+    /// Are there plans for it already?
+    pub(super) fn is_prepared(&self, key: &Key) -> bool {
+        self.engine.prepared.borrow_mut().slot(key).as_ref().is_some_and(|(k, _)| k == key)
+    }
+
     #[cold]
     fn prepare(&self, call: &Call) -> Prepared {
         let Cut { algorithm, part, parts } = self.cut(call);

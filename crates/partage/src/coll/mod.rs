@@ -428,7 +428,8 @@ impl<T: Pod> Collective<'_, T, Ready> {
             in_place,
             algorithm: self.algorithm,
         };
-        if self.algorithm != 0 {
+        // What was once prepared was right.
+        if self.algorithm != 0 && !inner.is_prepared(&Key::new(call)) {
             self.check_algorithm(call, site);
         }
         if in_place && matches!(self.op, OpKind::Exchange | OpKind::Permute) {
