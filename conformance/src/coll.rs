@@ -514,7 +514,7 @@ fn kinds(job: &Job) {
             if bytes > one {
                 continue;
             }
-            for _ in 0..(all / bytes.max(1)).clamp(1, (32 / job.size()).clamp(2, 6)) {
+            for _ in 0..(all / bytes.max(1)).clamp(1, (16 / job.size()).clamp(1, 4)) {
                 let (from, into, at) = (KINDS[random.below(4)], KINDS[random.below(4)], random.below(9));
                 let into = (random.below(4) != 0).then_some(into);
                 let call = Call::new(job, op, n, (from, into), &mut random);
@@ -636,7 +636,7 @@ fn values(job: &Job) {
         assert_eq!(job.value(of(me)).permute(to), of((me + size - shift) % size));
     }
     let mut random = Random::new(8);
-    for _ in 0..(200 / job.size()).clamp(4, 50) {
+    for _ in 0..(100 / job.size()).clamp(4, 25) {
         of::<u8>(job, &mut random);
         of::<u64>(job, &mut random);
         of::<Triple>(job, &mut random);
@@ -652,14 +652,14 @@ fn values(job: &Job) {
 fn streams(job: &Job) {
     let mut random = Random::new(9);
     let pool = Pool::<u64>::new(job, 21 + 200 * job.size());
-    pool.stream(plenty(job, 8000), 200, &mut random);
+    pool.stream(plenty(job, 3000), 200, &mut random);
     let pool = Pool::<u8>::new(job, 21 + 2000 * job.size());
-    pool.stream(plenty(job, 2000), 2000, &mut random);
+    pool.stream(plenty(job, 800), 2000, &mut random);
 }
 
 fn unsynchronized(job: &Job) {
     let (pool, mut random) = (Pool::<u64>::new(job, 2000 * job.size()), Random::new(10));
-    for _ in 0..(60 / job.size()).clamp(3, 20) {
+    for _ in 0..(30 / job.size()).clamp(3, 10) {
         pool.batch(40, 100, &mut random);
     }
     // Rows of an array, one broadcast each.
@@ -731,7 +731,7 @@ impl<'j> Besides<'j> {
 
 fn together(job: &Job) {
     let (pool, mut random) = (Pool::<u64>::new(job, 4000 * job.size()), Random::new(11));
-    for _ in 0..(80 / job.size()).clamp(4, 30) {
+    for _ in 0..(40 / job.size()).clamp(4, 15) {
         pool.together(1 + random.below(10), 400, &mut random);
     }
 }
@@ -818,7 +818,7 @@ fn among(job: &Job) {
     let pool = Pool::<u64>::new(job, 21 + 100 * size);
     let mut besides = Besides::new(job);
     let mut array = job.array::<u64>(Layout::per_rank(3)).unwrap();
-    for round in 0..plenty(job, 600).min(60) as u64 {
+    for round in 0..plenty(job, 300).min(30) as u64 {
         pool.stream(2, 100, &mut random);
         besides.something(&mut random);
         array.own(|mine| {
@@ -950,7 +950,7 @@ fn late(job: &Job) {
 fn afterwards(job: &Job) {
     let (me, size, mut random) = (job.rank().index(), job.size(), Random::new(16));
     let pool = Pool::<u64>::new(job, 400 * size);
-    for turn in 0..plenty(job, 1600).min(120) {
+    for turn in 0..plenty(job, 600).min(60) {
         let n = [1, 3, 30, 300][random.below(4)];
         let leave = OUTS[1 + turn % 2];
         let arrive = INS[1 + random.below(2)];
