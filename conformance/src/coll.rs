@@ -884,7 +884,7 @@ fn late(job: &Job) {
     for (op, sync) in OPS.into_iter().flat_map(|op| {
         [(In::All, Out::All), (In::All, Out::My), (In::My, Out::All), (In::My, Out::My)].map(|sync| (op, sync))
     }) {
-        let n = [3, 250][random.below(2)];
+        let n = [3, 20][random.below(2)];
         let call = Call { sync, ..Call::new(job, op, n, SLICES, &mut random) };
         let mut ends = pool.ends(&call, 0);
         let (at, real) = (random.below(size), call.contents::<u64>(&ends.before));

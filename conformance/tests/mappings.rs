@@ -279,7 +279,7 @@ fn ends_well(mut command: Command, settings: &[(&str, &str)]) {
             command.env_remove(name);
         }
     }
-    command.envs(settings.iter().copied()).env("RUST_BACKTRACE", "0").env("PARTAGE_TIMEOUT", "120");
+    command.envs(settings.iter().copied()).env("RUST_BACKTRACE", "0").env("PARTAGE_TIMEOUT", "300");
     let mut child = command.stdin(Stdio::null()).process_group(0).spawn().unwrap();
     let begun = Instant::now();
     let status = loop {
