@@ -285,7 +285,7 @@ fn ends_well(mut command: Command, settings: &[(&str, &str)]) {
     let status = loop {
         match child.try_wait().unwrap() {
             Some(status) => break Some(status),
-            None if begun.elapsed() > Duration::from_secs(130) => break None,
+            None if begun.elapsed() > Duration::from_secs(310) => break None,
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
