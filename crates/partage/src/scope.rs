@@ -43,6 +43,8 @@ use std::task::{Context, Poll};
 #[derive(Debug)]
 pub struct Scope<'s, 'env: 's> {
     pub(crate) job: &'env Job,
+    /// How many collectives had been begun when it began.
+    since: u64,
     // Invariant in both lifetimes, as for std::thread::scope: neither may be shortened or stretched.
     _s: PhantomData<&'s mut &'s ()>,
     _env: PhantomData<&'env mut &'env ()>,
@@ -207,19 +209,20 @@ impl Job {
     /// Runs `f` with a scope for non-blocking transfers; all of them are complete when it returns, also by unwinding.
     #[track_caller]
     pub fn scope<'env, R>(&'env self, f: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> R) -> R {
-        let scope = Scope { job: self, _s: PhantomData, _env: PhantomData };
+        let since = self.all().inner.engine.begun();
+        let scope = Scope { job: self, since, _s: PhantomData, _env: PhantomData };
         // Also by unwinding: what was borrowed is not given back before the network has done with it.
-        let _completed = Completed(self, Site::here("the end of a scope"));
+        let _completed = Completed(self, Site::here("the end of a scope"), since);
         f(&scope)
     }
 }
 
-struct Completed<'j>(&'j Job, Site);
+struct Completed<'j>(&'j Job, Site, u64);
 
 impl Drop for Completed<'_> {
     fn drop(&mut self) {
         let inner = &self.0.all().inner;
-        inner.engine.complete_all(inner);
+        inner.engine.complete_all(inner, self.1, self.2);
         inner.complete_far(self.1);
     }
 }
@@ -268,8 +271,9 @@ impl<'s, 'env> Scope<'s, 'env> {
     #[track_caller]
     pub fn wait_all(&'s self) {
         let inner = &self.job.all().inner;
-        inner.engine.complete_all(inner);
-        inner.complete_far(Site::here("wait_all"));
+        let site = Site::here("wait_all");
+        inner.engine.complete_all(inner, site, self.since);
+        inner.complete_far(site);
         self.job.fence();
     }
 }

@@ -197,14 +197,6 @@ impl Desk {
         prefetch_to_write(line.cast::<u8>());
     }
 
-    /// The same for counts of signals.
-    #[inline(always)]
-    pub fn prefetch_signals(&self, to: usize, context: usize) {
-        let inlet = self.peers[to].inlet;
-        let told = offset_of!(Inlet, told) + (context + AHEAD) % CONTEXTS * size_of::<Told>();
-        prefetch_to_write(inlet.wrapping_byte_add(told + offset_of!(Told, signals)).cast::<u8>());
-    }
-
     /// Looks at the bell of `to`, which is reached by stores. After a full fence that follows what it is to see.
     #[inline(always)]
     pub fn ring(&self, to: usize) {

@@ -194,7 +194,11 @@ impl Inner {
     #[cold]
     fn prepare(&self, call: &Call) -> Prepared {
         let Cut { algorithm, part, parts } = self.cut(call);
-        let plan = |len: usize| shape(&self.engine, call, &algorithm, len).plan(self.rank.index()).expect("it fits");
+        let plan = |len: usize| {
+            let shape = shape(&self.engine, call, &algorithm, len);
+            assert!(shape.scratch() <= self.engine.desk.scratch_len(), "no more scratch than there is");
+            shape.plan(self.rank.index()).expect("it fits")
+        };
         let rest = call.len - (parts - 1) * part;
         let last = (rest < part).then(|| plan(rest));
         Prepared { algorithm, part, parts, full: plan(part.min(call.len)), last }
@@ -231,7 +235,8 @@ impl Inner {
             }
             () if alone && call.op == OpKind::Permute => Some("no rank knows the whole permutation"),
             () if alone && !self.engine.desk.reaches_all() => Some("ranks are on several nodes"),
-            () if !self.can_run(call, algorithm) => Some("a letter has 56 bytes"),
+            () if !self.can_run(call, algorithm) && algorithm.way == Way::Mail => Some("a letter has 56 bytes"),
+            () if !self.can_run(call, algorithm) => Some("there is not scratch enough for a byte of each block"),
             () => None,
         }
     }
@@ -244,7 +249,7 @@ impl Inner {
                 let part = algorithm.packet.unwrap_or(call.len).min(call.len);
                 part <= LETTER && longest_letter(&self.engine, call, algorithm, part) <= LETTER
             }
-            _ => true,
+            _ => longest_part(&self.engine, call, algorithm) != Some(0),
         }
     }
 
@@ -294,7 +299,10 @@ fn shape(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usize) -> Sha
 fn longest_part(engine: &Engine, call: &Call, algorithm: &Algorithm) -> Option<usize> {
     const PROBE: usize = 1 << 16;
     let times = shape(engine, &Call { from: UNKNOWN, ..*call }, algorithm, PROBE).scratch().div_ceil(PROBE);
-    (times > 0).then(|| ((engine.desk.scratch_len() / times) & !63).max(64))
+    (times > 0).then(|| match engine.desk.scratch_len() / times {
+        few @ ..64 => few,
+        many => many & !63,
+    })
 }
 
 fn longest_letter(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usize) -> usize {

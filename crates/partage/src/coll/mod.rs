@@ -43,6 +43,7 @@ mod buffer;
 mod check;
 mod choice;
 mod engine;
+mod steps;
 mod value;
 
 pub use buffer::{Buffer, BufferMut, Dest, NeedsTo, Ready, Source};
