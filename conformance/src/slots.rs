@@ -207,8 +207,8 @@ fn tried(job: &Job) {
     }
     assert!(from.try_wait().is_none());
     job.barrier();
-    // There is room for three, and not for a fourth.
-    (0..3).for_each(|i| assert!(to.try_put_signal(&[i]), "{}", job.rank()));
+    // There is room for three, and not for a fourth. (That slots were given back may be told after a barrier, over a network.)
+    (0..3).for_each(|i| to.put_signal(&[i]));
     assert!(!to.try_put_signal(&[3]));
     job.barrier();
     (0..3).for_each(|i| assert_eq!(*from.wait(), [i]));
