@@ -1,5 +1,5 @@
-//! Conjugate gradients for the 1-D Laplacian, dealt out in blocks: rows beside a block come by a halo, dot products are added
-//! up over lanes. No barrier anywhere.
+//! Conjugate gradients for the 1-D Laplacian, dealt out in blocks: rows beside a block come by a halo, dot products are
+//! reductions. No barrier anywhere.
 //!
 //! `cargo run --release -p partage-examples --bin cg`
 
@@ -25,17 +25,17 @@ fn main() {
 }
 
 fn solve(job: &Job, b: &[f64]) -> partage::Result<(Vec<f64>, usize)> {
-    let (mut halo, mut sums) = (Halo::new(job, 1, Edge::Open)?, Sums::new(job)?);
+    let mut halo = Halo::new(job, 1, Edge::Open)?;
     let (mut x, mut r, mut p, mut q) = (vec![0.0; b.len()], b.to_vec(), b.to_vec(), vec![0.0; b.len()]);
-    let (mut rr, mut steps) = (sums.dot(&r, &r), 0);
+    let (mut rr, mut steps) = (dot(job, &r, &r), 0);
     while rr > 1e-18 && steps < 2 * N {
         multiply(&mut halo, &p, &mut q);
-        let alpha = rr / sums.dot(&p, &q);
+        let alpha = rr / dot(job, &p, &q);
         for i in 0..x.len() {
             x[i] += alpha * p[i];
             r[i] -= alpha * q[i];
         }
-        let new = sums.dot(&r, &r);
+        let new = dot(job, &r, &r);
         p.iter_mut().zip(&r).for_each(|(p, r)| *p = r + new / rr * *p);
         (rr, steps) = (new, steps + 1);
     }
@@ -54,22 +54,7 @@ fn multiply(halo: &mut Halo<f64>, x: &[f64], y: &mut [f64]) {
     y[0] = 2.0 * x[0] - left - at(1).unwrap_or(right);
 }
 
-/// Sums over all ranks: everyone tells everyone, and adds in the order of ranks, so that all have the same to the last bit.
-struct Sums {
-    out: Vec<Outbox<f64>>,
-    come: Vec<Inbox<f64>>,
-}
-
-impl Sums {
-    fn new(job: &Job) -> partage::Result<Sums> {
-        let out = job.ranks().map(|r| job.outbox(r, 1, 2)).collect::<partage::Result<_>>()?;
-        let come = job.ranks().map(|r| job.inbox(r, 1, 2)).collect::<partage::Result<_>>()?;
-        Ok(Sums { out, come })
-    }
-
-    fn dot(&mut self, a: &[f64], b: &[f64]) -> f64 {
-        let mine: f64 = a.iter().zip(b).map(|(a, b)| a * b).sum();
-        self.out.iter_mut().for_each(|to| to.put_signal(&[mine]));
-        self.come.iter_mut().map(|from| from.wait()[0]).sum()
-    }
+/// All have the same to the last bit.
+fn dot(job: &Job, a: &[f64], b: &[f64]) -> f64 {
+    job.value(a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>()).sum()
 }

@@ -82,7 +82,7 @@ pub use start::{Launch, Outcome, run, test};
 pub mod prelude {
     pub use crate::array::{SharedArray, SharedSlice};
     pub use crate::block::BlockPtr;
-    pub use crate::coll::{In, Out};
+    pub use crate::coll::{And, Commutative, In, LogAnd, LogOr, Max, Min, Or, Ordered, Out, Prod, ReduceOp, Sum, Xor};
     pub use crate::job::{Distance, Job};
     pub use crate::lock::{Guard, MutexPtr, Mutexes};
     pub use crate::mailbox::{Address, Mailbox};

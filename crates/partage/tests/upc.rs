@@ -1386,6 +1386,122 @@ fn sync_that_is_not_said() {
     });
 }
 
+/// All types that UPC reduces, against one rank's loop.
+macro_rules! of_all_types {
+    ($job:ident, $each:ident) => {
+        $each!($job, i8 u8 i16 u16 i32 u32 i64 u64 f32 f64)
+    };
+}
+
+#[test]
+fn all_reduce() {
+    macro_rules! each {
+        ($job:ident, $($t:ty)+) => { $({
+            let src = $job.array::<$t>(Layout::block_cyclic(23, 3)).unwrap();
+            src.my_indices().for_each(|i| src.put(i, (i % 7) as $t));
+            let sum = (0..23).map(|i| (i % 7) as $t).sum();
+            assert_eq!($job.fold(&src, Sum).root(TeamRank(1)).run(), ($job.rank().0 == 1).then_some(sum));
+        })+ };
+    }
+    partage::test(3, |job| of_all_types!(job, each));
+}
+
+#[test]
+fn all_prefix_reduce() {
+    macro_rules! each {
+        ($job:ident, $($t:ty)+) => { $({
+            let [src, mut dst] = [(); 2].map(|_| $job.array::<$t>(Layout::block_cyclic(23, 3)).unwrap());
+            src.my_indices().for_each(|i| src.put(i, (i % 7) as $t));
+            $job.prefix_fold(&src, Sum).to(&mut dst).run();
+            dst.my_indices().for_each(|i| assert_eq!(dst.get(i), (0..=i).map(|i| (i % 7) as $t).sum()));
+        })+ };
+    }
+    partage::test(3, |job| of_all_types!(job, each));
+}
+
+#[test]
+fn reduce_operations() {
+    partage::test(3, |job| {
+        let src = job.array::<i32>(Layout::cyclic(10)).unwrap();
+        src.my_indices().for_each(|i| src.put(i, i as i32 + 1));
+        assert_eq!(job.fold(&src, Sum).run(), Some(55));
+        assert_eq!(job.fold(&src, Prod).run(), Some(3_628_800));
+        assert_eq!(job.fold(&src, And).run(), Some(0));
+        assert_eq!(job.fold(&src, Or).run(), Some(15));
+        assert_eq!(job.fold(&src, Xor).run(), Some(11));
+        assert_eq!(job.fold(&src, LogAnd).run(), Some(1));
+        assert_eq!(job.fold(&src, LogOr).run(), Some(1));
+        assert_eq!(job.fold(&src, Min).run(), Some(1));
+        assert_eq!(job.fold(&src, Max).run(), Some(10));
+    });
+}
+
+#[test]
+fn reduce_functions() {
+    partage::test(3, |job| {
+        let src = job.array::<u64>(Layout::block_cyclic(8, 2)).unwrap();
+        src.my_indices().for_each(|i| src.put(i, i as u64 + 1));
+        assert_eq!(job.fold(&src, Ordered(|x, y| 10 * x + y)).run(), Some(12_345_678));
+        assert_eq!(job.fold(&src, Commutative(|x: u64, y| x.max(y))).run(), Some(8));
+    });
+}
+
+#[test]
+fn reduce_phase() {
+    partage::test(3, |job| {
+        let digits = Ordered(|x: u64, y: u64| x.wrapping_mul(10).wrapping_add(y));
+        let src = job.array::<u64>(Layout::block_cyclic(20, 4)).unwrap();
+        src.my_indices().for_each(|i| src.put(i, i as u64 % 10));
+        assert_eq!(job.fold(src.slice(5..18), digits).run(), Some(5_678_901_234_567));
+    });
+}
+
+#[test]
+fn reduce_indefinite() {
+    partage::test(3, |job| {
+        let mut src = job.array::<u64>(Layout::on(2, 9)).unwrap();
+        src.my_indices().for_each(|i| src.put(i, i as u64));
+        assert_eq!(job.fold(&src, Sum).root(TeamRank(0)).run(), (job.rank().0 == 0).then_some(36));
+        job.prefix_fold(&mut src, Sum).run();
+        assert_eq!(src.get(8), 36);
+        job.barrier();
+    });
+}
+
+#[test]
+fn reduce_nothing() {
+    partage::test(3, |job| {
+        let mut src = job.array::<u64>(7).unwrap();
+        assert_eq!(job.fold(src.slice(3..3), Sum).run(), None);
+        let mut none = job.array::<u64>(0).unwrap();
+        job.prefix_fold(&mut none, Sum).run();
+        job.prefix_fold(&mut src, Sum).run();
+        assert_eq!(src.get(6), 0);
+    });
+}
+
+#[test]
+fn reduce_all() {
+    partage::test(4, |job| {
+        let src = job.array::<f64>(Layout::blocked(9)).unwrap();
+        src.my_indices().for_each(|i| src.put(i, (i * 5 % 9) as f64));
+        assert_eq!(job.fold(&src, Max).run(), Some(8.0));
+    });
+}
+
+#[test]
+fn element_by_element() {
+    partage::test(3, |job| {
+        let me = u64::from(job.rank().0);
+        let mut v = [me, 1, 10 * me];
+        job.all_reduce(&mut v, Sum).run();
+        assert_eq!(v, [3, 3, 30]);
+        let mut upto = [0];
+        job.prefix_reduce(&[me + 1], Prod).to(&mut upto).run();
+        assert_eq!(upto, [[1], [2], [6]][job.rank().index()]);
+    });
+}
+
 #[test]
 fn value_collectives() {
     partage::test(3, |job| {

@@ -29,10 +29,13 @@ pub(crate) struct Key {
 impl Key {
     #[inline(always)]
     pub fn new(call: Call) -> Key {
-        let Call { op, root, from, len, sync, source, dest, in_place, algorithm } = call;
-        let small = [op as u64, sync.0 as u64, sync.1 as u64, source as u64, dest as u64, in_place.into()];
+        let Call { op, root, from, len, sync, source, dest, in_place, exclusive, ordered, grain, algorithm } = call;
+        let bits = u64::from(in_place) | u64::from(exclusive) << 1 | u64::from(ordered) << 2;
+        let small = [op as u64, sync.0 as u64, sync.1 as u64, source as u64, dest as u64, bits];
         let what = small.iter().fold(algorithm.into(), |all: u64, one| all << 8 | one);
-        Key { what, ends: u64::from(root) | u64::from(from) << 32, len: len as u64 }
+        // Only permutations have a source, and only reductions a grain.
+        let other = if reduces(op) { grain } else { from };
+        Key { what, ends: u64::from(root) | u64::from(other) << 32, len: len as u64 }
     }
 
     /// As words, and back.
@@ -58,23 +61,32 @@ impl Key {
     pub fn call(self) -> Call {
         let byte = |i: u32| self.what >> (8 * (5 - i)) & 0xff;
         let kind = |i| if byte(i) == Kind::Shared as u64 { Kind::Shared } else { Kind::Private };
-        let ops =
-            [OpKind::Broadcast, OpKind::Scatter, OpKind::Gather, OpKind::GatherAll, OpKind::Exchange, OpKind::Permute];
         let (ins, outs) = ([In::No, In::My, In::All], [Out::No, Out::My, Out::All]);
         let find_in = |n: u64| ins.into_iter().find(|&i| i as u64 == n).unwrap_or(In::All);
         let find_out = |n: u64| outs.into_iter().find(|&o| o as u64 == n).unwrap_or(Out::All);
+        let op = OpKind::ALL.into_iter().find(|&op| op as u64 == byte(0)).unwrap_or(OpKind::Permute);
+        let other = (self.ends >> 32) as u32;
         Call {
-            op: ops.into_iter().find(|&op| op as u64 == byte(0)).unwrap_or(OpKind::Permute),
+            op,
             root: self.root(),
-            from: (self.ends >> 32) as u32,
+            from: if reduces(op) { UNKNOWN } else { other },
+            grain: if reduces(op) { other } else { 1 },
             len: self.len as usize,
             sync: (find_in(byte(1)), find_out(byte(2))),
             source: kind(3),
             dest: kind(4),
-            in_place: byte(5) != 0,
+            in_place: byte(5) & 1 != 0,
+            exclusive: byte(5) & 2 != 0,
+            ordered: byte(5) & 4 != 0,
             algorithm: (self.what >> 48) as u16,
         }
     }
+}
+
+/// Are elements combined?
+#[inline(always)]
+pub(super) fn reduces(op: OpKind) -> bool {
+    matches!(op, OpKind::Reduce | OpKind::AllReduce | OpKind::Prefix)
 }
 
 /// A call, as far as plans depend on it.
@@ -91,6 +103,12 @@ pub(crate) struct Call {
     pub source: Kind,
     pub dest: Kind,
     pub in_place: bool,
+    /// A prefix without the rank's own.
+    pub exclusive: bool,
+    /// Operands keep their order.
+    pub ordered: bool,
+    /// Bytes of an element that is combined; else 1.
+    pub grain: u32,
     /// The one that was asked for, as [`Asked`] has it.
     pub algorithm: u16,
 }
@@ -120,9 +138,10 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.len)?;
         match self.op {
-            OpKind::Broadcast | OpKind::Scatter | OpKind::Gather => write!(f, ", root {}", self.root),
+            OpKind::Broadcast | OpKind::Scatter | OpKind::Gather | OpKind::Reduce => write!(f, ", root {}", self.root),
             OpKind::Permute => write!(f, " to rank {}", self.root),
-            OpKind::GatherAll | OpKind::Exchange => Ok(()),
+            OpKind::Prefix if self.exclusive => write!(f, ", exclusive"),
+            OpKind::GatherAll | OpKind::Exchange | OpKind::AllReduce | OpKind::Prefix => Ok(()),
         }
     }
 }
@@ -140,6 +159,11 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// A plan that is made for one call.
+    pub fn once(plan: Plan) -> Prepared {
+        Prepared { algorithm: Algorithm::PULL, part: 0, parts: 1, full: plan, last: None }
+    }
+
     #[inline(always)]
     pub fn plan(&self, part: usize) -> &Plan {
         match &self.last {
@@ -213,7 +237,13 @@ impl Inner {
             (Some(longest), packet) => longest.min(packet.unwrap_or(usual)),
             (None, packet) => packet.unwrap_or(call.len),
         };
-        let part = part.min(call.len).max(1);
+        // Elements that are combined are whole.
+        let grain = call.grain as usize;
+        let part = (part.min(call.len) / grain * grain).max(grain);
+        if longest.is_some_and(|longest| longest < part) {
+            let (me, room) = (self.rank, self.engine.desk.scratch_len());
+            panic!("{me}: {}: an element has {grain} bytes, and scratch {room} for all ranks; make elements smaller", call.op);
+        }
         Cut { algorithm, part, parts: call.len.div_ceil(part).max(1) }
     }
 
@@ -236,7 +266,7 @@ impl Inner {
             () if alone && call.op == OpKind::Permute => Some("no rank knows the whole permutation"),
             () if alone && !self.engine.desk.reaches_all() => Some("ranks are on several nodes"),
             () if !self.can_run(call, algorithm) && algorithm.way == Way::Mail => Some("a letter has 56 bytes"),
-            () if !self.can_run(call, algorithm) => Some("there is not scratch enough for a byte of each block"),
+            () if !self.can_run(call, algorithm) => Some("there is not scratch enough"),
             () => None,
         }
     }
@@ -249,7 +279,7 @@ impl Inner {
                 let part = algorithm.packet.unwrap_or(call.len).min(call.len);
                 part <= LETTER && longest_letter(&self.engine, call, algorithm, part) <= LETTER
             }
-            _ => longest_part(&self.engine, call, algorithm) != Some(0),
+            _ => longest_part(&self.engine, call, algorithm).is_none_or(|longest| longest >= call.grain as usize),
         }
     }
 
@@ -262,6 +292,7 @@ impl Inner {
             source: call.source,
             dest: call.dest,
             in_place: call.in_place,
+            ordered: call.ordered,
         }
     }
 }
@@ -281,6 +312,9 @@ fn shape(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usize) -> Sha
         OpKind::Gather => Op::Gather { root },
         OpKind::GatherAll => Op::GatherAll,
         OpKind::Exchange => Op::Exchange,
+        OpKind::Reduce => Op::Reduce { root },
+        OpKind::AllReduce => Op::AllReduce,
+        OpKind::Prefix => Op::Prefix { exclusive: call.exclusive },
         OpKind::Permute if call.from == UNKNOWN => Op::Permute { to: (0..ranks).map(|r| (r + 1) % ranks).collect() },
         // Of the others it is not known where they send.
         OpKind::Permute => {
@@ -289,10 +323,26 @@ fn shape(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usize) -> Sha
             Op::Permute { to }
         }
     };
-    let Call { sync, source, dest, in_place, .. } = *call;
+    let Call { sync, source, dest, in_place, ordered, .. } = *call;
+    let grain = call.grain as usize;
     let (flow, way, scheme, stride) = (algorithm.flow, algorithm.way, algorithm.scheme, call.len);
     let nodes = Some(engine.nodes.clone());
-    algorithm.of(Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place })
+    algorithm.of(Shape {
+        op,
+        flow,
+        way,
+        scheme,
+        sync,
+        ranks,
+        nodes,
+        len,
+        stride,
+        source,
+        dest,
+        in_place,
+        grain,
+        ordered,
+    })
 }
 
 /// How long a part may be for all ranks to have scratch for it; however long if none is needed.

@@ -21,6 +21,7 @@
 //! Whoever touches whose memory when is what the checker of plans has decided.
 
 use super::choice::{Asked, Cache, Key, Prepared};
+use super::reduce::{Combine, Meets};
 use super::steps::Now;
 use crate::fail;
 use crate::job::Inner;
@@ -155,6 +156,9 @@ pub(crate) struct Task {
     pub(super) bases: [Base; 2],
     /// The source, if it is a copy.
     _source: Option<Box<[u64]>>,
+    /// What combines elements: the caller's, who waits for the task, or the next.
+    pub(super) combine: Option<*const dyn Combine>,
+    _combine: Option<Box<dyn Combine>>,
     /// How many parts pass.
     pub(super) parts: usize,
     first: Cell<u64>,
@@ -194,6 +198,8 @@ impl Task {
             prepared: OnceCell::new(),
             bases: [Base::Same(0), Base::Same(0)],
             _source: None,
+            combine: None,
+            _combine: None,
             parts: 1,
             first: Cell::new(0),
             place: Place::default(),
@@ -207,6 +213,12 @@ impl Task {
     /// This is its source, and lives as long.
     pub(super) fn set_source(&mut self, source: Box<[u64]>) {
         self._source = Some(source);
+    }
+
+    /// It has what combines elements, since its caller does not wait.
+    pub(super) fn keep_combine<T, M: Meets<T>>(&mut self, meets: &M) {
+        self._combine = meets.owned();
+        self.combine = self._combine.as_deref().map(|combine| &raw const *combine);
     }
 
     pub fn is_done(&self) -> bool {

@@ -42,13 +42,19 @@
 mod buffer;
 mod check;
 mod choice;
+mod counts;
 mod engine;
+mod fold;
+mod reduce;
 mod steps;
 mod value;
 
 pub use buffer::{Buffer, BufferMut, Dest, NeedsTo, Ready, Source};
+pub use counts::Counted;
 pub(crate) use engine::{Engine, Task};
+pub use fold::{Fold, PrefixFold};
 pub use partage_plan::coll::{Algorithm, In, Out, Table};
+pub use reduce::{And, Commutative, LogAnd, LogOr, Max, Min, Moves, Or, Ordered, Prod, ReduceOp, Sum, With, Xor};
 pub use value::Value;
 
 use crate::array::SharedArray;
@@ -60,7 +66,7 @@ use choice::{Call, Key, UNKNOWN};
 use engine::Base;
 use partage_conduit::record::Site;
 use partage_plan::coll::{Kind, OpKind};
-use std::any::type_name;
+use reduce::Meets;
 use std::cell::OnceCell;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -69,7 +75,7 @@ use std::rc::Rc;
 /// A collective that is described. Root 0, [`In::All`], [`Out::All`] and the algorithm of the table, if nothing else is said.
 #[must_use = "a collective does nothing until `run`, `start` or `plan`"]
 #[derive(Debug)]
-pub struct Collective<'a, T, State> {
+pub struct Collective<'a, T, State, M = Moves> {
     team: &'a Team,
     op: OpKind,
     source: Side<'a, T>,
@@ -79,6 +85,10 @@ pub struct Collective<'a, T, State> {
     sync: (In, Out),
     /// The one that was asked for, as the engine has it; 0: the table's choice.
     algorithm: u16,
+    /// A prefix without the rank's own.
+    exclusive: bool,
+    /// What it does where elements meet.
+    meets: M,
     /// What it must be like.
     fixed: Option<&'a Key>,
     _state: PhantomData<State>,
@@ -97,7 +107,7 @@ impl Team {
     /// ```
     #[inline(always)]
     pub fn broadcast<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
-        Collective::new(self, OpKind::Broadcast, source)
+        Collective::new(self, OpKind::Broadcast, source, Moves)
     }
 
     /// Each rank has its block of what the root has.
@@ -113,7 +123,7 @@ impl Team {
     /// ```
     #[inline(always)]
     pub fn scatter<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
-        Collective::new(self, OpKind::Scatter, source)
+        Collective::new(self, OpKind::Scatter, source, Moves)
     }
 
     /// The root has a block of each rank.
@@ -128,7 +138,7 @@ impl Team {
     /// ```
     #[inline(always)]
     pub fn gather<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
-        Collective::new(self, OpKind::Gather, source)
+        Collective::new(self, OpKind::Gather, source, Moves)
     }
 
     /// All ranks have a block of each.
@@ -144,7 +154,7 @@ impl Team {
     /// ```
     #[inline(always)]
     pub fn gather_all<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
-        Collective::new(self, OpKind::GatherAll, source)
+        Collective::new(self, OpKind::GatherAll, source, Moves)
     }
 
     /// Each rank has from each a block of its own: a transposition.
@@ -160,7 +170,7 @@ impl Team {
     /// ```
     #[inline(always)]
     pub fn exchange<'a, S: Source<'a>>(&'a self, source: S) -> Collective<'a, S::Item, S::State> {
-        Collective::new(self, OpKind::Exchange, source)
+        Collective::new(self, OpKind::Exchange, source, Moves)
     }
 
     /// My block goes to `to`, and each rank has that of the one rank that sends to it.
@@ -175,7 +185,64 @@ impl Team {
     /// ```
     #[inline(always)]
     pub fn permute<'a, S: Source<'a>>(&'a self, source: S, to: TeamRank) -> Collective<'a, S::Item, S::State> {
-        Collective { root: to, ..Collective::new(self, OpKind::Permute, source) }
+        Collective { root: to, ..Collective::new(self, OpKind::Permute, source, Moves) }
+    }
+
+    /// The root has what all ranks' elements make, combined in the order of ranks: the first ones of all, the second ones of all, and so on.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let mut sums = vec![];
+    ///     job.reduce(&[job.rank().0, 10], Sum).root(TeamRank(1)).to(&mut sums).run();
+    ///     assert_eq!(sums, if job.rank().0 == 1 { vec![3, 30] } else { vec![] });
+    /// });
+    /// ```
+    #[inline(always)]
+    pub fn reduce<'a, S, O>(&'a self, source: S, op: O) -> Collective<'a, S::Item, S::State, With<S::Item, O>>
+    where
+        S: Source<'a>,
+        O: ReduceOp<S::Item>,
+    {
+        Collective::new(self, OpKind::Reduce, source, With(op, PhantomData))
+    }
+
+    /// All ranks have what their elements make.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let mut v = vec![f64::from(job.rank().0), 1.5];
+    ///     job.all_reduce(&mut v, Sum).run();                          // in place
+    ///     assert_eq!(v, [3.0, 4.5]);
+    /// });
+    /// ```
+    #[inline(always)]
+    pub fn all_reduce<'a, S, O>(&'a self, source: S, op: O) -> Collective<'a, S::Item, S::State, With<S::Item, O>>
+    where
+        S: Source<'a>,
+        O: ReduceOp<S::Item>,
+    {
+        Collective::new(self, OpKind::AllReduce, source, With(op, PhantomData))
+    }
+
+    /// Each rank has what the elements of all up to it make; of all before it, if it is [`exclusive`](Collective::exclusive).
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let mut before = [0];
+    ///     job.prefix_reduce(&[10 + job.rank().0], Sum).exclusive().to(&mut before).run();
+    ///     assert_eq!(before, [[0], [10], [21]][job.rank().index()]);
+    /// });
+    /// ```
+    #[inline(always)]
+    pub fn prefix_reduce<'a, S, O>(&'a self, source: S, op: O) -> Collective<'a, S::Item, S::State, With<S::Item, O>>
+    where
+        S: Source<'a>,
+        O: ReduceOp<S::Item>,
+    {
+        Collective::new(self, OpKind::Prefix, source, With(op, PhantomData))
     }
 
     /// Collectives on one value of each rank.
@@ -189,9 +256,17 @@ impl Team {
     }
 }
 
-impl<'a, T: Pod, State> Collective<'a, T, State> {
+impl<'a, T: Pod, State, O: ReduceOp<T>> Collective<'a, T, State, With<T, O>> {
+    /// A prefix without the rank's own elements; the first rank's destination stays as it is. (Others have no such form.)
     #[inline(always)]
-    fn new<S: Source<'a, Item = T>>(team: &'a Team, op: OpKind, source: S) -> Collective<'a, T, State> {
+    pub fn exclusive(self) -> Self {
+        Collective { exclusive: self.op == OpKind::Prefix, ..self }
+    }
+}
+
+impl<'a, T: Pod, State, M: Meets<T>> Collective<'a, T, State, M> {
+    #[inline(always)]
+    fn new<S: Source<'a, Item = T>>(team: &'a Team, op: OpKind, source: S, meets: M) -> Self {
         Collective {
             team,
             op,
@@ -200,6 +275,8 @@ impl<'a, T: Pod, State> Collective<'a, T, State> {
             root: TeamRank(0),
             sync: (In::All, Out::All),
             algorithm: 0,
+            exclusive: false,
+            meets,
             fixed: None,
             _state: PhantomData,
         }
@@ -207,10 +284,10 @@ impl<'a, T: Pod, State> Collective<'a, T, State> {
 
     /// Where the result goes.
     #[inline(always)]
-    pub fn to<D: Dest<'a, Item = T>>(self, dest: D) -> Collective<'a, T, Ready> {
-        let Collective { team, op, source, root, sync, algorithm, fixed, .. } = self;
+    pub fn to<D: Dest<'a, Item = T>>(self, dest: D) -> Collective<'a, T, Ready, M> {
+        let Collective { team, op, source, root, sync, algorithm, exclusive, meets, fixed, .. } = self;
         let dest = Some(dest.into_side());
-        Collective { team, op, source, dest, root, sync, algorithm, fixed, _state: PhantomData }
+        Collective { team, op, source, dest, root, sync, algorithm, exclusive, meets, fixed, _state: PhantomData }
     }
 
     /// The rank from which, or to which, all blocks go. (A permutation has none.)
@@ -248,13 +325,19 @@ impl<'a, T: Pod, State> Collective<'a, T, State> {
     }
 }
 
-impl<'a, T: Pod> Collective<'a, T, Ready> {
+impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
     /// Does it.
     #[inline]
     #[track_caller]
     pub fn run(self) {
-        let team = self.team;
         let site = self.site();
+        self.run_at(site);
+    }
+
+    #[inline]
+    #[track_caller]
+    fn run_at(self, site: Site) {
+        let team = self.team;
         team.may_meet(|| site);
         let mut task = Task::new(site);
         if self.describe(site, &mut task) {
@@ -290,6 +373,7 @@ impl<'a, T: Pod> Collective<'a, T, Ready> {
         if !self.describe(site, &mut task) {
             return Event::ready(());
         }
+        task.keep_combine(&self.meets);
         let task = Rc::new(task);
         team.inner.engine.start(&team.inner, task.clone());
         Event::collective(team.inner.clone(), task, ())
@@ -310,14 +394,14 @@ impl<'a, T: Pod> Collective<'a, T, Ready> {
     /// });
     /// ```
     #[track_caller]
-    pub fn plan(self) -> Plan<T> {
+    pub fn plan(self) -> Plan<T, M> {
         let site = self.site();
         self.team.may_meet(|| site);
-        let (team, op, root, sync, algorithm) = (self.team, self.op, self.root, self.sync, self.algorithm);
+        let Collective { team, op, root, sync, algorithm, exclusive, meets, .. } = self;
         let mut task = Task::new(site);
         let key = self.describe(site, &mut task).then_some(task.key);
         let team = Team { inner: team.inner.clone() };
-        Plan { team, op, root, sync, algorithm, key, _items: PhantomData }
+        Plan { team, op, root, sync, algorithm, exclusive, meets, key, _items: PhantomData }
     }
 
     #[track_caller]
@@ -329,33 +413,38 @@ impl<'a, T: Pod> Collective<'a, T, Ready> {
             OpKind::GatherAll => "gather_all",
             OpKind::Exchange => "exchange",
             OpKind::Permute => "permute",
+            OpKind::Reduce => "reduce",
+            OpKind::AllReduce => "all_reduce",
+            OpKind::Prefix => "prefix_reduce",
         })
     }
 }
 
 /// A collective without its buffers: what [`Collective::plan`] gives.
 #[derive(Debug)]
-pub struct Plan<T> {
+pub struct Plan<T, M = Moves> {
     team: Team,
     op: OpKind,
     root: TeamRank,
     sync: (In, Out),
     algorithm: u16,
+    exclusive: bool,
+    meets: M,
     /// Nothing: of nothing.
     key: Option<Key>,
     _items: PhantomData<fn(T)>,
 }
 
-impl<T: Pod> Plan<T> {
+impl<T: Pod, M: Meets<T>> Plan<T, M> {
     /// With these buffers, which are like those that it was made with.
-    pub fn on<'b, S: Source<'b, Item = T>>(&'b self, source: S) -> Collective<'b, T, S::State> {
-        let Plan { team, op, root, sync, algorithm, key, .. } = self;
-        let (root, sync, algorithm, fixed) = (*root, *sync, *algorithm, key.as_ref());
-        Collective { root, sync, algorithm, fixed, ..Collective::new(team, *op, source) }
+    pub fn on<'b, S: Source<'b, Item = T>>(&'b self, source: S) -> Collective<'b, T, S::State, M> {
+        let Plan { team, op, root, sync, algorithm, exclusive, meets, key, .. } = self;
+        let (root, sync, algorithm, exclusive, fixed) = (*root, *sync, *algorithm, *exclusive, key.as_ref());
+        Collective { root, sync, algorithm, exclusive, fixed, ..Collective::new(team, *op, source, *meets) }
     }
 }
 
-impl<T: Pod> Collective<'_, T, Ready> {
+impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
     /// Says what is to be done; false if that is nothing. (In line, the builder would be copied once more.)
     #[inline(never)]
     #[track_caller]
@@ -367,10 +456,11 @@ impl<T: Pod> Collective<'_, T, Ready> {
         }
         let in_place = self.dest.is_none();
         let is_root = me == root;
-        let rooted = matches!(self.op, OpKind::Broadcast | OpKind::Scatter | OpKind::Gather);
+        let to_root = matches!(self.op, OpKind::Gather | OpKind::Reduce);
+        let rooted = to_root || matches!(self.op, OpKind::Broadcast | OpKind::Scatter);
         // How many blocks a rank's buffers have.
         let (blocks_in, blocks_out) = match self.op {
-            OpKind::Broadcast | OpKind::Permute => (1, 1),
+            OpKind::Broadcast | OpKind::Permute | OpKind::Reduce | OpKind::AllReduce | OpKind::Prefix => (1, 1),
             OpKind::Scatter => (ranks, 1),
             OpKind::Gather | OpKind::GatherAll => (1, ranks),
             OpKind::Exchange => (ranks, ranks),
@@ -379,8 +469,8 @@ impl<T: Pod> Collective<'_, T, Ready> {
         let (n, dest) = match &self.dest {
             Some(dest) => {
                 let resizes = !matches!(self.op, OpKind::Broadcast | OpKind::Scatter);
-                let is_source = !rooted || self.op == OpKind::Gather || is_root;
-                let is_dest = !rooted || self.op != OpKind::Gather || is_root;
+                let is_source = !rooted || to_root || is_root;
+                let is_dest = !rooted || !to_root || is_root;
                 let whole = if resizes { self.whole("source", len, blocks_in, site) } else { 0 };
                 if let What::Vec(vec) = dest.what
                     && is_dest
@@ -393,18 +483,18 @@ impl<T: Pod> Collective<'_, T, Ready> {
                 let n = if resizes { whole } else { there };
                 let root_only = |is: bool| (rooted && is).then_some(root);
                 if is_source || source == Kind::Shared {
-                    let root = root_only(self.op != OpKind::Gather);
+                    let root = root_only(!to_root);
                     self.fits(("source", &self.source.what), len, (n, blocks_in), root, site);
                 }
                 if is_dest || kind == Kind::Shared {
-                    let root = root_only(self.op == OpKind::Gather);
+                    let root = root_only(to_root);
                     self.fits(("destination", &dest.what), there, (n, blocks_out), root, site);
                 }
                 self.apart(dest, site);
                 (n, kind)
             }
             None => {
-                let has_all = self.op != OpKind::Broadcast && self.op != OpKind::Permute && (!rooted || is_root);
+                let has_all = blocks_in.max(blocks_out) > 1 && (!rooted || is_root);
                 task.bases[1] = task.bases[0].clone();
                 let n = if has_all { self.whole("buffer", len, ranks, site) } else { len };
                 if let What::Shared(array, range) = &self.source.what {
@@ -427,6 +517,9 @@ impl<T: Pod> Collective<'_, T, Ready> {
             source,
             dest,
             in_place,
+            exclusive: self.exclusive,
+            ordered: M::ORDERED,
+            grain: if self.meets.combines().is_some() { size_of::<T>() as u32 } else { 1 },
             algorithm: self.algorithm,
         };
         // What was once prepared was right.
@@ -453,7 +546,8 @@ impl<T: Pod> Collective<'_, T, Ready> {
     #[track_caller]
     fn plan_for(&self, task: &mut Task, call: Call) {
         task.key = Key::new(call);
-        task.element = (size_of::<T>() as u32, type_name::<T>());
+        task.element = (size_of::<T>() as u32, M::name());
+        task.combine = self.meets.combines().map(|combine| &raw const *combine);
         if let Some(fixed) = self.fixed
             && *fixed != task.key
         {
@@ -572,9 +666,9 @@ impl<T: Pod> Collective<'_, T, Ready> {
     fn fits_in_place(&self, array: &SharedArray<T>, range: &Range<usize>, n: usize, site: Site) {
         let (ranks, root) = (self.team.inner.size, self.root.index());
         let needed = |r: usize| match self.op {
-            OpKind::Broadcast | OpKind::Permute => n,
             OpKind::Scatter | OpKind::Gather if r != root => n,
-            _ => n * ranks,
+            OpKind::Scatter | OpKind::Gather | OpKind::GatherAll | OpKind::Exchange => n * ranks,
+            _ => n,
         };
         if let Some(r) = (0..ranks).find(|&r| Self::share_of(array, range, r) != needed(r)) {
             let (me, len, needed) = (self.team.inner.rank, Self::share_of(array, range, r), needed(r));

@@ -1,6 +1,7 @@
 //! What each step of a plan does: copies and stores between ranks of a node, messages with notices to others.
 
 use super::engine::{Base, Engine, Known, OWED, Task, UnderWay};
+use super::reduce::Elements;
 use crate::job::Inner;
 use crate::team::Rank;
 use partage_conduit::coll::{CONTEXTS, LETTER, WORDS};
@@ -89,6 +90,16 @@ impl Now<'_> {
         match step {
             Step::Put { to, src, dst } => self.put(*to, *src, *dst),
             Step::Get { from, src, dst } => self.get(*from, *src, *dst),
+            Step::Combine { from, src, dst, before } => self.combine(*from, *src, *dst, *before),
+            Step::TakeCombine { from, dst, before } => {
+                let known = self.known(*from);
+                let (next, letter) = (known.letters_got.get() + 1, &desk.from(*from).told[self.context].letter);
+                if letter.number.get() < next && !wait!(|| letter.number.get() >= next)? {
+                    return Ok(false);
+                }
+                known.letters_got.set(next);
+                self.take_combine(*from, *dst, *before, next);
+            }
             Step::Copy { src, dst } => self.copy(self.mine(*dst), self.mine(*src), src.len),
             Step::Carry { from, src, to, dst } => match self.near(*to, *dst) {
                 Some(there) => {
@@ -368,6 +379,41 @@ impl Now<'_> {
         }
     }
 
+    /// What this rank has, combined with what it or another one has.
+    #[inline(always)]
+    fn combine(&self, from: usize, src: Span, dst: Span, before: bool) {
+        let at = self.near(from, src).expect("memory of this rank or of its node");
+        self.combine_with(self.elements(dst.buffer, self.mine(dst)), self.elements(src.buffer, at), src.len, before);
+    }
+
+    #[inline(always)]
+    fn combine_with(&self, dst: Elements, src: Elements, len: usize, before: bool) {
+        let combine = self.task.combine.expect("a reduction has an operation");
+        // SAFETY: the caller's, who waits for this task, or the task's own. Places of so many bytes, as for `copy`, of which one is
+        // written and neither is touched by others, as the checker of plans has decided; but for those of arrays, which are shared.
+        unsafe { (*combine).combine(dst, src, len, before) };
+    }
+
+    /// Elements of a buffer. Arrays are all that a program can touch while a plan runs.
+    #[inline(always)]
+    fn elements(&self, buffer: Buffer, at: *mut u8) -> Elements {
+        let base = match buffer {
+            Buffer::Scratch => return Elements { at, shared: false },
+            Buffer::Source => &self.task.bases[0],
+            Buffer::Dest => &self.task.bases[1],
+        };
+        Elements { at, shared: !matches!(base, Base::Private(_)) }
+    }
+
+    #[inline(always)]
+    fn take_combine(&self, from: usize, dst: Span, before: bool, number: u64) {
+        let mut words = [0; WORDS];
+        self.engine.desk.from(from).told[self.context].letter.read(&mut words[..dst.len.div_ceil(8)]);
+        let src = Elements { at: words.as_mut_ptr().cast(), shared: false };
+        self.combine_with(self.elements(dst.buffer, self.mine(dst)), src, dst.len, before);
+        self.taken(from, number);
+    }
+
     #[inline(always)]
     fn take(&self, from: usize, dst: &[Span], number: u64) {
         let desk = &self.engine.desk;
@@ -381,7 +427,13 @@ impl Now<'_> {
             self.copy(self.mine(span), p, span.len);
             len += span.len;
         }
-        match desk.to(from) {
+        self.taken(from, number);
+    }
+
+    /// A letter has been read.
+    #[inline(always)]
+    fn taken(&self, from: usize, number: u64) {
+        match self.engine.desk.to(from) {
             Some(_) => {
                 let mut owed = self.engine.owed.borrow_mut();
                 owed.push((self.context, from, number));

@@ -28,6 +28,7 @@ mod lower;
 pub mod model;
 pub mod name;
 pub mod ops;
+mod ragged;
 mod room;
 
 use std::sync::Arc;
@@ -36,6 +37,7 @@ pub use choice::{Setting, Table};
 pub use flow::{Flow, Nodes};
 pub use name::Algorithm;
 pub use ops::{Op, OpKind};
+pub use ragged::Ragged;
 
 /// Who must have entered before data are touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,363 @@
+//! Reductions of a sequence of elements that is spread over ranks: of an array in the order of indices, as UPC's are; or of memory of each
+//! rank's own, in the order of ranks.
+//!
+//! Each rank combines what it has. Where the order of operands matters it does so for each *row*: a row has one stretch of elements of each
+//! rank at most, in the order of ranks, and the next one begins where a rank comes that does not follow. Of each row ranks combine their stretches; then each combines
+//! the rows. Where the order does not matter there is one row.
+//!
+//! A rank may have nothing of a row, so what ranks combine is an element or none, unless all are known to have some.
+
+use super::buffer::{Dest, Ready, Side, Source, What};
+use super::reduce::{OrNone, ReduceOp, as_two, fold, or_none};
+use super::{In, Out};
+use crate::array::SharedArray;
+use crate::team::{Team, TeamRank};
+use bytemuck::Pod;
+use partage_conduit::barrier::Tag;
+use partage_conduit::contract::At;
+use partage_conduit::copy;
+use partage_conduit::record::Site;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// A reduction of a sequence that is described. All ranks have the result, [`In::All`], [`Out::All`], if nothing else is said.
+#[must_use = "a collective does nothing until `run`"]
+#[derive(Debug)]
+pub struct Fold<'a, T, O> {
+    team: &'a Team,
+    source: Side<'a, T>,
+    op: O,
+    root: Option<TeamRank>,
+    sync: (In, Out),
+}
+
+/// All prefixes of a sequence: a collective that is described.
+#[must_use = "a collective does nothing until `run`"]
+#[derive(Debug)]
+pub struct PrefixFold<'a, T, State, O> {
+    team: &'a Team,
+    source: Side<'a, T>,
+    dest: Option<Side<'a, T>>,
+    op: O,
+    exclusive: bool,
+    sync: (In, Out),
+    _state: PhantomData<State>,
+}
+
+impl Team {
+    /// What all elements of an array, or of a slice of one, make in the order of their indices; or all elements of the ranks' own memory, in the
+    /// order of ranks. UPC: `upc_all_reduce`.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let a = job.array::<u64>(Layout::block_cyclic(10, 2)).unwrap();
+    ///     a.my_indices().for_each(|i| a.put(i, i as u64));
+    ///     assert_eq!(job.fold(&a, Sum).run(), Some(45));
+    ///     let digits = Ordered(|x, y| 10 * x + y);
+    ///     assert_eq!(job.fold(a.slice(1..6), digits).root(TeamRank(2)).run(), (job.rank().0 == 2).then_some(12345));
+    ///     assert_eq!(job.fold(a.slice(4..4), Sum).run(), None);
+    ///     assert_eq!(job.fold(&vec![1; job.rank().index()], Sum).run(), Some(3));
+    /// });
+    /// ```
+    pub fn fold<'a, S: Source<'a>, O: ReduceOp<S::Item>>(&'a self, source: S, op: O) -> Fold<'a, S::Item, O> {
+        Fold { team: self, source: source.into_side(), op, root: None, sync: (In::All, Out::All) }
+    }
+
+    /// What the elements up to each make. Source and destination are dealt alike. UPC: `upc_all_prefix_reduce`.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let mut a = job.array::<u64>(Layout::cyclic(7)).unwrap();
+    ///     a.my_indices().for_each(|i| a.put(i, i as u64));
+    ///     job.prefix_fold(&mut a, Sum).run();                               // in place
+    ///     assert_eq!(a.fetch(..).wait(), [0, 1, 3, 6, 10, 15, 21]);
+    ///
+    ///     // Where each rank's elements begin among all.
+    ///     let mine = vec![1; 2 + job.rank().index()];
+    ///     let mut before = vec![0; mine.len()];
+    ///     job.prefix_fold(&mine, Sum).exclusive().to(&mut before).run();
+    ///     assert_eq!(before[0], [0, 2, 5][job.rank().index()]);
+    /// });
+    /// ```
+    pub fn prefix_fold<'a, S, O>(&'a self, source: S, op: O) -> PrefixFold<'a, S::Item, S::State, O>
+    where
+        S: Source<'a>,
+        O: ReduceOp<S::Item>,
+    {
+        let (source, sync) = (source.into_side(), (In::All, Out::All));
+        PrefixFold { team: self, source, dest: None, op, exclusive: false, sync, _state: PhantomData }
+    }
+}
+
+impl<T: Pod, O: ReduceOp<T>> Fold<'_, T, O> {
+    /// Only this rank has the result.
+    pub fn root(self, root: TeamRank) -> Self {
+        Fold { root: Some(root), ..self }
+    }
+
+    /// When elements may be touched, and when a rank may return.
+    pub fn sync(self, before: In, after: Out) -> Self {
+        Fold { sync: (before, after), ..self }
+    }
+
+    /// Does it: the result, where there is one. There is none of no elements.
+    #[track_caller]
+    pub fn run(self) -> Option<T> {
+        let site = Site::here("fold");
+        let Fold { team, source, op, root, sync } = self;
+        team.may_meet(|| site);
+        let rows = Rows::<T>::of::<O>(team, &source.what, site);
+        enter(team, sync, site);
+        let totals = rows.totals(&op);
+        let all = match rows.everybody {
+            true => {
+                let mut all: Vec<T> = totals.into_iter().flatten().collect();
+                combine(team, &mut all, op, root, site);
+                fold(&op, None, &all)
+            }
+            false => {
+                let mut all: Vec<[T; 2]> = totals.into_iter().map(as_two).collect();
+                combine(team, &mut all, OrNone(op), root, site);
+                all.into_iter().filter_map(or_none).reduce(|a, b| op.combine(a, b))
+            }
+        };
+        // Who has the result knows that all have read.
+        if root.is_some() && sync.1 == Out::All {
+            team.meet(Tag::Plain, u64::MAX, || site);
+        }
+        all.filter(|_| root.is_none_or(|root| root == team.rank()))
+    }
+}
+
+/// Element by element, on all ranks or the root.
+fn combine<T: Pod, O: ReduceOp<T>>(team: &Team, all: &mut Vec<T>, op: O, root: Option<TeamRank>, site: Site) {
+    match root {
+        Some(root) => team.reduce(all, op).root(root).run_at(site),
+        None => team.all_reduce(all, op).run_at(site),
+    }
+}
+
+/// Data are not touched before all have entered, if that is asked for.
+fn enter(team: &Team, sync: (In, Out), site: Site) {
+    if sync.0 == In::All {
+        team.meet(Tag::Plain, u64::MAX, || site);
+    }
+}
+
+impl<'a, T: Pod, State, O: ReduceOp<T>> PrefixFold<'a, T, State, O> {
+    /// Where the prefixes go.
+    pub fn to<D: Dest<'a, Item = T>>(self, dest: D) -> PrefixFold<'a, T, Ready, O> {
+        let PrefixFold { team, source, op, exclusive, sync, .. } = self;
+        PrefixFold { team, source, dest: Some(dest.into_side()), op, exclusive, sync, _state: PhantomData }
+    }
+
+    /// Each without its own element; the first one stays as it is.
+    pub fn exclusive(self) -> Self {
+        PrefixFold { exclusive: true, ..self }
+    }
+
+    /// When elements may be touched, and when a rank may return.
+    pub fn sync(self, before: In, after: Out) -> Self {
+        PrefixFold { sync: (before, after), ..self }
+    }
+}
+
+impl<T: Pod, O: ReduceOp<T>> PrefixFold<'_, T, Ready, O> {
+    /// Does it.
+    #[track_caller]
+    pub fn run(self) {
+        let site = Site::here("prefix_fold");
+        let PrefixFold { team, source, dest, op, exclusive, sync, .. } = self;
+        team.may_meet(|| site);
+        let rows = Rows::<T>::of::<O>(team, &source.what, site);
+        let to = match &dest {
+            Some(dest) => rows.alike(team, &source.what, &dest.what, Rows::of::<O>(team, &dest.what, site), site),
+            None => rows.place,
+        };
+        enter(team, sync, site);
+        let totals: Vec<[T; 2]> = rows.totals(&op).into_iter().map(as_two).collect();
+        // What other ranks have of each row before this one, and what all have of the rows before.
+        let mut before = vec![as_two(None); rows.count];
+        team.prefix_reduce(&totals, OrNone(op)).exclusive().to(&mut before).run_at(site);
+        let mut whole = totals;
+        if rows.count > 1 {
+            team.all_reduce(&mut whole, OrNone(op)).run_at(site);
+        }
+        let (mut above, mut row, join) = (as_two(None), 0, OrNone(op));
+        for (of, stretch) in &rows.stretches {
+            while row < *of {
+                above = join.combine(above, whole[row]);
+                row += 1;
+            }
+            prefixes(&op, or_none(join.combine(above, before[row])), exclusive, rows.place, to, stretch.clone());
+        }
+        if sync.1 == Out::All {
+            team.meet(Tag::Plain, u64::MAX, || site);
+        }
+    }
+}
+
+/// Where this rank's elements are.
+#[derive(Clone, Copy)]
+enum Place<T> {
+    Private(*mut T),
+    /// Others may touch them, though a right program does not let them.
+    Shared(*mut T),
+}
+
+/// Elements that are copied out of an array, and into it, at a time: some KiB.
+fn room<T>() -> usize {
+    (4096 / size_of::<T>().max(1)).max(1)
+}
+
+impl<T: Pod> Place<T> {
+    /// These elements, one part after the other.
+    fn read(self, range: Range<usize>, mut each: impl FnMut(&[T])) {
+        match self {
+            // SAFETY: memory that the caller borrows, of this length.
+            Place::Private(p) => each(unsafe { std::slice::from_raw_parts(p.add(range.start), range.len()) }),
+            Place::Shared(_) => {
+                let mut some = vec![T::zeroed(); room::<T>().min(range.len())];
+                for at in range.clone().step_by(room::<T>()) {
+                    let some = &mut some[..room::<T>().min(range.end - at)];
+                    self.get(at, some);
+                    each(some);
+                }
+            }
+        }
+    }
+
+    fn get(self, at: usize, some: &mut [T]) {
+        let (Place::Private(p) | Place::Shared(p)) = self;
+        // SAFETY: elements of this rank's part, or of its own memory; none overlaps a vector that was just made.
+        unsafe { copy::between(some.as_mut_ptr().cast(), p.add(at).cast(), size_of_val(some)) };
+    }
+
+    fn put(self, at: usize, some: &[T]) {
+        let (Place::Private(p) | Place::Shared(p)) = self;
+        // SAFETY: as in `get`.
+        unsafe { copy::between(p.add(at).cast(), some.as_ptr().cast(), size_of_val(some)) };
+    }
+}
+
+/// The prefixes of these elements after what came before.
+fn prefixes<T: Pod, O: ReduceOp<T>>(
+    op: &O,
+    mut before: Option<T>,
+    exclusive: bool,
+    from: Place<T>,
+    to: Place<T>,
+    range: Range<usize>,
+) {
+    let mut some = vec![T::zeroed(); room::<T>().min(range.len())];
+    for at in range.clone().step_by(room::<T>()) {
+        let some = &mut some[..room::<T>().min(range.end - at)];
+        from.get(at, some);
+        // Nothing comes before the first one, which stays as it is.
+        let untouched = exclusive && before.is_none();
+        for x in some.iter_mut() {
+            let with = before.map_or(*x, |before| op.combine(before, *x));
+            *x = if exclusive { before.unwrap_or(*x) } else { with };
+            before = Some(with);
+        }
+        let first = usize::from(untouched);
+        to.put(at + first, &some[first..]);
+    }
+}
+
+/// What a rank has of a sequence.
+struct Rows<T> {
+    place: Place<T>,
+    /// How many rows there are.
+    count: usize,
+    /// Of which row, and which elements of this rank's; ascending.
+    stretches: Vec<(usize, Range<usize>)>,
+    /// Each rank has something of each row.
+    everybody: bool,
+}
+
+impl<T: Pod> Rows<T> {
+    #[track_caller]
+    fn of<O: ReduceOp<T>>(team: &Team, what: &What<T>, site: Site) -> Rows<T> {
+        let own = |p: *mut T, len: usize| Rows {
+            place: Place::Private(p),
+            count: 1,
+            stretches: vec![(0, 0..len)],
+            // Others may have none.
+            everybody: false,
+        };
+        match what {
+            What::Private(p, len) => own(*p, *len),
+            What::Vec(vec) => {
+                // SAFETY: borrowed, and nobody else has it.
+                let vec = unsafe { &mut **vec };
+                own(vec.as_mut_ptr(), vec.len())
+            }
+            What::Shared(array, range) => {
+                // SAFETY: borrowed.
+                let array = unsafe { &**array };
+                if array.is_empty() {
+                    array.check_usable(site.call);
+                }
+                Rows::of_array::<O>(team, array, range.clone())
+            }
+        }
+    }
+
+    fn of_array<O: ReduceOp<T>>(team: &Team, array: &SharedArray<T>, range: Range<usize>) -> Rows<T> {
+        let (inner, me, spread) = (&team.inner, team.rank().index(), &array.spread);
+        let at = At { rank: inner.rank.0, offset: array.start };
+        let place = match inner.own_table().locate(at, array.mine * size_of::<T>()) {
+            Some(p) => Place::Shared(p.cast()),
+            None => unreachable!("memory of this rank"),
+        };
+        let share = |r: usize| spread.part_before(r, range.start)..spread.part_before(r, range.end);
+        if !O::ORDERED {
+            let everybody = (0..team.size()).all(|r| !share(r).is_empty());
+            return Rows { place, count: 1, stretches: vec![(0, share(me))], everybody };
+        }
+        let (mut row, mut last, mut pieces) = (0, None, 0);
+        let mut stretches = vec![];
+        for piece in spread.pieces(range) {
+            row += usize::from(last.is_some_and(|last| piece.member <= last));
+            last = Some(piece.member);
+            pieces += 1;
+            if piece.member == me {
+                stretches.push((row, piece.local));
+            }
+        }
+        let count = row + 1;
+        Rows { place, count, stretches, everybody: pieces == count * team.size() }
+    }
+
+    /// What each row's stretch makes.
+    fn totals<O: ReduceOp<T>>(&self, op: &O) -> Vec<Option<T>> {
+        let mut totals = vec![None; self.count];
+        for (row, stretch) in &self.stretches {
+            let total = &mut totals[*row];
+            self.place.read(stretch.clone(), |some| *total = fold(op, *total, some));
+        }
+        totals
+    }
+
+    /// Where the destination's elements are, which must be dealt as these are.
+    #[track_caller]
+    fn alike(&self, team: &Team, source: &What<T>, dest: &What<T>, to: Rows<T>, site: Site) -> Place<T> {
+        let alike = match (source, dest) {
+            (What::Shared(a, from), What::Shared(b, to)) => {
+                // SAFETY: both are borrowed.
+                let (a, b) = unsafe { (&(**a).spread, &(**b).spread) };
+                from == to && (a == b || from.clone().all(|i| a.locate(i) == b.locate(i)))
+            }
+            (What::Shared(..), _) | (_, What::Shared(..)) => false,
+            _ => self.stretches == to.stretches,
+        };
+        if !alike {
+            let me = team.inner.rank;
+            panic!("{me}: {}: source and destination differ: give equally many elements, dealt alike", site.call);
+        }
+        to.place
+    }
+}
