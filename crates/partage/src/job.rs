@@ -2,7 +2,7 @@
 
 use crate::am::{Counters, in_handler};
 use crate::array::Arrays;
-use crate::coll::{Engine, Table};
+use crate::coll::{Engine, Pending, Table};
 use crate::domain::Arbiter;
 use crate::error::{Error, Result};
 use crate::fail;
@@ -14,7 +14,7 @@ use crate::rpc::Calls;
 use crate::scope::Kept;
 use crate::signal::Shares;
 use crate::slots::Lanes;
-use crate::team::{Rank, Team};
+use crate::team::{Group, Rank, Team};
 use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
 use partage_conduit::contract::{At, Conduit, Failure, Half, Outside};
@@ -73,8 +73,6 @@ pub(crate) struct Inner {
     /// What can be reached by a copy.
     pub reach: Reach,
     pub seat: Seat,
-    /// The notify of a split barrier whose wait has not come yet.
-    pub notified: Cell<Option<Site>>,
     /// Which job of the process this is.
     pub serial: u64,
     /// How many handlers have been registered.
@@ -104,8 +102,12 @@ pub(crate) struct Inner {
     pub served: Cell<u64>,
     /// Polls of events since this rank last made progress for one.
     pub polls: Cell<u32>,
-    /// What runs collectives.
-    pub engine: Engine,
+    /// The team of all ranks.
+    pub all: Rc<Group>,
+    /// Collectives that were started.
+    pub pending: Pending,
+    /// Bytes of the segment that the runtime has for itself.
+    pub own_use: Cell<u64>,
     /// Which algorithms they take.
     pub table: Table,
     /// Are they compared?
@@ -150,7 +152,7 @@ impl Inner {
 
     #[inline(always)]
     fn serve_collectives(self: &Rc<Self>) -> bool {
-        !self.engine.is_idle() && self.engine.serve(self)
+        !self.pending.is_empty() && self.serve_started()
     }
 
     /// A wait whose result is needed, in a destructor, while the job ends: there is none to return, and no second panic to
@@ -456,13 +458,13 @@ impl Job {
         let semaphores = if reference { node.semaphores().nothing() } else { node.semaphores().clone() };
         let mailboxes = if reference { node.mailboxes().nothing() } else { node.mailboxes().clone() };
         let desk = Arc::new(Desk::new(node.clone(), Rank(rank as u32), reference));
-        let engine = Engine::new(&seat, &guarded, rank)?;
+        let engine = Engine::of_all(&seat, &guarded, rank)?;
+        let own_use = Cell::new(seat.in_use());
         let inner = Inner {
             rank: Rank(rank as u32),
             size,
             reach,
             seat,
-            notified: Cell::new(None),
             serial,
             registered: Cell::new(0),
             image: Image::here(),
@@ -481,7 +483,9 @@ impl Job {
             atomics,
             served: Cell::new(0),
             polls: Cell::new(0),
-            engine,
+            all: Rc::new(Group::new(engine)),
+            pending: Pending::default(),
+            own_use,
             table: table.clone(),
             check,
         };
@@ -490,7 +494,8 @@ impl Job {
 
     /// Another handle of the same rank, for a function that was called.
     pub(crate) fn of(inner: Rc<Inner>) -> Job {
-        Job { all: Team { inner } }
+        let group = inner.all.clone();
+        Job { all: Team { inner, group } }
     }
 
     /// What can be reached by a copy.
@@ -702,7 +707,7 @@ impl Job {
     pub fn allocated(&self) -> u64 {
         let inner = &self.all.inner;
         inner.sweep_lanes();
-        inner.seat.in_use() - inner.engine.in_use
+        inner.seat.in_use() - inner.own_use.get()
     }
 
     /// Waits until `done` says so, and serves others meanwhile: for what handlers and called functions do. It is asked again

@@ -176,7 +176,7 @@ impl<T: Pod> SharedArray<T> {
     }
 
     fn team(&self) -> Team {
-        Team { inner: self.inner.clone() }
+        Team { inner: self.inner.clone(), group: self.inner.all.clone() }
     }
 
     /// My part, without any synchronization.

@@ -24,6 +24,7 @@ use crate::coll::Task;
 use crate::job::Inner;
 use crate::ptr::GlobalPtr;
 use crate::rpc::Pend;
+use crate::team::Team;
 use bytemuck::Pod;
 use partage_conduit::contract::{At, Conduit, Half};
 use partage_conduit::ofi::rma::{self, Started};
@@ -72,7 +73,7 @@ enum State<R> {
     /// Into or out of memory that comes with it.
     Owned(Owned<R>),
     /// A collective.
-    Collective(Rc<Inner>, Rc<Task>, R),
+    Collective(Team, Rc<Task>, R),
     Taken,
 }
 
@@ -209,7 +210,7 @@ impl Job {
     /// Runs `f` with a scope for non-blocking transfers; all of them are complete when it returns, also by unwinding.
     #[track_caller]
     pub fn scope<'env, R>(&'env self, f: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> R) -> R {
-        let since = self.all().inner.engine.begun();
+        let since = self.all().inner.pending.count();
         let scope = Scope { job: self, since, _s: PhantomData, _env: PhantomData };
         // Also by unwinding: what was borrowed is not given back before the network has done with it.
         let _completed = Completed(self, Site::here("the end of a scope"), since);
@@ -222,7 +223,7 @@ struct Completed<'j>(&'j Job, Site, u64);
 impl Drop for Completed<'_> {
     fn drop(&mut self) {
         let inner = &self.0.all().inner;
-        inner.engine.complete_all(inner, self.1, self.2);
+        inner.complete_started(self.1, self.2);
         inner.complete_far(self.1);
     }
 }
@@ -272,7 +273,7 @@ impl<'s, 'env> Scope<'s, 'env> {
     pub fn wait_all(&'s self) {
         let inner = &self.job.all().inner;
         let site = Site::here("wait_all");
-        inner.engine.complete_all(inner, site, self.since);
+        inner.complete_started(site, self.since);
         inner.complete_far(site);
         self.job.fence();
     }
@@ -416,8 +417,8 @@ impl<R> Event<'_, R> {
     }
 
     /// Of a collective that was started, with memory that a scope borrows.
-    pub(crate) fn collective(inner: Rc<Inner>, task: Rc<Task>, value: R) -> Self {
-        Self::of(State::Collective(inner, task, value))
+    pub(crate) fn collective(team: Team, task: Rc<Task>, value: R) -> Self {
+        Self::of(State::Collective(team, task, value))
     }
 
     pub(crate) fn call(pend: Pend<R>) -> Self {
@@ -453,8 +454,8 @@ impl<R> Event<'_, R> {
                 owned.transfer.complete();
                 owned.take()
             }
-            State::Collective(inner, task, value) => {
-                inner.engine.complete(&inner, &task);
+            State::Collective(team, task, value) => {
+                team.inner.complete_task(&team.group, &task);
                 value
             }
             State::Taken => panic!("wait: this event was already polled to its end"),
@@ -468,7 +469,7 @@ impl<R> Event<'_, R> {
             State::Call(pend) => pend.test(),
             State::Asked(asked) => asked.slot.test(),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.test(),
-            State::Collective(inner, task, _) => task.is_done() || (inner.progress() && task.is_done()),
+            State::Collective(team, task, _) => task.is_done() || (team.inner.progress() && task.is_done()),
             _ => true,
         }
     }
@@ -499,7 +500,7 @@ impl<R> Future for Event<'_, R> {
             State::Call(pend) => pend.test(),
             State::Asked(asked) => test(&asked.slot.inner),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => test(&transfer.inner),
-            State::Collective(inner, ..) => test(inner),
+            State::Collective(team, ..) => test(&team.inner),
             State::Ready(_) | State::Taken => true,
         };
         if !complete {

@@ -1,11 +1,13 @@
 //! Ranks, teams, barriers. Everything collective is a method of [`Team`]; [`Job`](crate::Job) derefs to the team of all.
 
+use crate::coll::Engine;
 use crate::fail;
 use crate::job::Inner;
 use bytemuck::{Pod, Zeroable};
 use partage_conduit::barrier::{Arrived, Call, Met, Tag};
 use partage_conduit::meeting::Verdict;
 use partage_conduit::record::Site;
+use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
@@ -46,17 +48,40 @@ impl fmt::Display for Rank {
 #[derive(Debug)]
 pub struct Team {
     pub(crate) inner: Rc<Inner>,
+    pub(crate) group: Rc<Group>,
+}
+
+/// What all handles of a team on one rank share.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// What runs its collectives; it knows the members.
+    pub engine: Engine,
+    /// The notify of a split barrier whose wait has not come yet.
+    notified: Cell<Option<Site>>,
+}
+
+impl Group {
+    pub fn new(engine: Engine) -> Group {
+        Group { engine, notified: Cell::new(None) }
+    }
 }
 
 impl Team {
+    /// Another handle of the same team.
+    pub(crate) fn another(&self) -> Team {
+        Team { inner: self.inner.clone(), group: self.group.clone() }
+    }
+
     /// My number in this team.
+    #[inline(always)]
     pub fn rank(&self) -> TeamRank {
-        TeamRank(self.inner.rank.0)
+        TeamRank(self.group.engine.desk.rank() as u32)
     }
 
     /// How many members it has.
+    #[inline(always)]
     pub fn size(&self) -> usize {
-        self.inner.size
+        self.group.engine.desk.ranks()
     }
 
     /// Waits until all members have come. My puts before it are seen by everybody's gets after it.
@@ -109,7 +134,7 @@ impl Team {
         let site = Site::here("notify");
         self.may_meet(move || site);
         let tag = value.map_or(Tag::Plain, Tag::Value);
-        self.inner.notified.set(Some(site));
+        self.group.notified.set(Some(site));
         let arrived = self.inner.seat.barrier().arrive(tag, u64::MAX);
         Notified { team: self, arrived, value }
     }
@@ -148,7 +173,7 @@ impl Team {
     #[inline(always)]
     #[track_caller]
     pub(crate) fn may_meet(&self, site: impl Fn() -> Site) {
-        if let Some(open) = self.inner.notified.get() {
+        if let Some(open) = self.group.notified.get() {
             self.not_waited(open, site());
         }
         self.inner.may_wait(site);
@@ -209,7 +234,7 @@ impl Notified<'_> {
     #[track_caller]
     pub fn wait(self, value: Option<u64>) {
         let site = Site::here("wait");
-        self.team.inner.notified.set(None);
+        self.team.group.notified.set(None);
         let agreed = self.team.complete(self.arrived, move || site).and_then(|(_, agreed)| agreed);
         if let (Some(v), Some(agreed)) = (value, self.value.or(agreed))
             && v != agreed

@@ -1,12 +1,13 @@
 //! Collectives ([`crate::coll`]) in the memory of a node: where a rank's *desk* is, and what of it others reach.
 //!
-//! A desk is a block of guarded memory, at the same offset on every rank, zeroed at first:
+//! A team has desks: each member has one, a block of guarded memory, at the same offset on all of them, zeroed at first. Members are named by their
+//! numbers in the team.
 //!
 //! | from | what | who writes |
 //! |---|---|---|
-//! | 0 | a [`Hall`] for each context; those of a node's first rank are the node's | the ranks of the node, and what tells of others |
-//! | [`INLETS`] | an [`Inlet`] for each rank | that rank |
-//! | after them | a [`Sign`] for each rank and context | that rank |
+//! | 0 | a [`Hall`] for each context; those of a node's first member are the node's | the members on the node, and what tells of others |
+//! | [`INLETS`] | an [`Inlet`] for each member | that member |
+//! | after them | a [`Sign`] for each member and context | that member |
 //! | after them | scratch, a part for each context | whoever a plan says |
 //!
 //! What is mapped is written by stores. To other nodes, and on the reference path, the same words are added to by messages
@@ -31,15 +32,15 @@ pub const AHEAD: usize = 2;
 /// Where inlets begin.
 pub const INLETS: usize = CONTEXTS * size_of::<Hall>();
 
-/// Scratch of a rank in one context: enough for pages of all, but no more than a small part of a segment.
-fn scratch_len(node: &Node) -> usize {
+/// Scratch of a rank in one context, for the team of all ranks: enough for pages of all, but no more than a small part of a segment.
+pub fn scratch_of_all(node: &Node) -> usize {
     let wanted = (node.ranks().count() * (4 << 10)).next_power_of_two().clamp(128 << 10, 16 << 20);
     wanted.min((node.segment() / 256) as usize & !4095)
 }
 
-/// Bytes of a desk.
-pub fn len(node: &Node) -> usize {
-    scratch_at(node.ranks().count()) + CONTEXTS * scratch_len(node)
+/// Bytes of a desk, of a team of so many with so much scratch.
+pub fn len(members: usize, scratch: usize) -> usize {
+    scratch_at(members) + CONTEXTS * scratch
 }
 
 fn signs_at(ranks: usize) -> usize {
@@ -61,9 +62,11 @@ pub struct Desk {
     inlets: *const Inlet,
     signs: *const Sign,
     peers: Box<[Peer]>,
+    /// Of the members on this node.
+    bells: Box<[*const Bell]>,
     sleepers: *const Sleepers,
     /// What all of them point into.
-    node: Arc<Node>,
+    _node: Arc<Node>,
 }
 
 /// What is reached of a rank's desk; null where nothing is.
@@ -78,63 +81,72 @@ struct Peer {
 }
 
 impl Desk {
-    /// Of a rank whose block of [`len`] bytes is there, as everybody's is; others are reached by what this table has.
+    /// That of the `me`-th of these ranks, whose block of [`len`] bytes is there, as everybody's is; others are reached by what this table has.
     ///
     /// # Safety
-    /// These blocks, on all ranks, are used by desks of this job only, as long as anybody has one, and were zero at first. The table is one of
+    /// These blocks, on all of them, are used by desks of this team only, as long as anybody has one, and were zero at first. The table is one of
     /// this node.
     ///
     /// # Panics
     /// If there is no such memory.
-    pub unsafe fn new(node: &Arc<Node>, reach: &Reach, rank: usize, offset: u64) -> Desk {
-        let ranks = node.ranks().count();
-        let locate = |reach: &Reach, of: usize| reach.locate(At { rank: of as u32, offset }, len(node));
-        let here = |of: usize| locate(node.table(Half::Guarded), of).expect("memory of this node");
-        let first = node.ranks().members()[0] as usize;
+    pub unsafe fn new(
+        node: &Arc<Node>,
+        reach: &Reach,
+        (members, me): (&[u32], usize),
+        offset: u64,
+        scratch_len: usize,
+    ) -> Desk {
+        let ranks = members.len();
+        let locate = |reach: &Reach, rank: u32| reach.locate(At { rank, offset }, len(ranks, scratch_len));
+        let here = |rank: u32| locate(node.table(Half::Guarded), rank).expect("memory of this node");
+        let is_near = |&rank: &u32| node.ranks().is_near(rank as usize);
+        let first = members.iter().copied().find(is_near).expect("this rank is one");
         // SAFETY: parts of the block, which is as long as all of them.
         let part = |block: *mut u8, at: usize| unsafe { block.add(at) };
-        let peer = |of: usize| match locate(reach, of) {
+        let peer = |&rank: &u32| match locate(reach, rank) {
             Some(block) => Peer {
-                inlet: part(block, INLETS + rank * size_of::<Inlet>()).cast(),
-                signs: part(block, signs_at(ranks) + rank * CONTEXTS * size_of::<Sign>()).cast(),
+                inlet: part(block, INLETS + me * size_of::<Inlet>()).cast(),
+                signs: part(block, signs_at(ranks) + me * CONTEXTS * size_of::<Sign>()).cast(),
                 scratch: part(block, scratch_at(ranks)),
-                bell: node.bell_of(of as u32),
+                bell: node.bell_of(rank),
             },
             None => {
                 let (inlet, signs) = (std::ptr::null(), std::ptr::null());
                 Peer { inlet, signs, scratch: std::ptr::null_mut(), bell: std::ptr::null() }
             }
         };
-        let mut peers: Box<[Peer]> = (0..ranks).map(peer).collect();
+        let mut peers: Box<[Peer]> = members.iter().map(peer).collect();
         // My own is always there.
-        peers[rank].scratch = part(here(rank), scratch_at(ranks));
+        let mine = here(members[me]);
+        peers[me].scratch = part(mine, scratch_at(ranks));
         Desk {
-            rank,
+            rank: me,
             ranks,
-            scratch_len: scratch_len(node),
+            scratch_len,
             offset,
             halls: here(first).cast_const().cast(),
-            inlets: part(here(rank), INLETS).cast(),
-            signs: part(here(rank), signs_at(ranks)).cast(),
+            inlets: part(mine, INLETS).cast(),
+            signs: part(mine, signs_at(ranks)).cast(),
             peers,
+            bells: members.iter().copied().filter(is_near).map(|rank| node.bell_of(rank)).collect(),
             sleepers: node.sleepers(),
-            node: node.clone(),
+            _node: node.clone(),
         }
     }
 
-    /// Whose it is.
+    /// Whose it is, by its number in the team.
     #[inline(always)]
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many ranks there are.
+    /// How many members there are.
     #[inline(always)]
     pub fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// Are all ranks reached by stores?
+    /// Are all members reached by stores?
     pub fn reaches_all(&self) -> bool {
         self.peers.iter().enumerate().all(|(r, p)| r == self.rank || !p.inlet.is_null())
     }
@@ -206,13 +218,19 @@ impl Desk {
         }
     }
 
-    /// The same of all ranks of this node.
+    /// The same of all members on this node.
     #[inline(always)]
     pub fn ring_all(&self) {
         // SAFETY: in memory that the node keeps mapped.
         if unsafe { (*self.sleepers).any() } {
-            self.node.ring_everybody();
+            self.ring_each();
         }
+    }
+
+    #[cold]
+    fn ring_each(&self) {
+        // SAFETY: in memory that the node keeps mapped.
+        self.bells.iter().for_each(|&bell| unsafe { (*bell).ring_after_fence() });
     }
 
     /// Bytes of scratch that each rank has in each context.

@@ -106,7 +106,7 @@ impl Engine {
     pub(super) fn sign(&self, inner: &Rc<Inner>, task: &Task) {
         let words = Said::new(task).words();
         let context = context_of(task.first());
-        for to in (0..inner.size).filter(|&to| to != inner.rank.index()) {
+        for to in (0..self.desk.ranks()).filter(|&to| to != self.desk.rank()) {
             match self.desk.sign_to(to, context) {
                 Some(sign) => {
                     sign.write(&words);
@@ -115,7 +115,7 @@ impl Engine {
                 }
                 None => {
                     let offset = self.words[context].sign;
-                    let at = At::guarded(to as u32, offset);
+                    let at = At::guarded(self.rank_of(to).0, offset);
                     inner.send_notice(task.site, at, bytemuck::bytes_of(&words), Notice::Add { offset, value: 0 });
                 }
             }
@@ -136,7 +136,8 @@ impl Engine {
                 false if mine.kind != other.kind => "their elements are of different types",
                 false => "all must make the same call",
             };
-            fail::end_with(format!("the ranks disagree: rank {a} came to {mine}, rank {b} to {other}; {why}"));
+            let [a, b] = [a, b].map(|member| self.rank_of(member));
+            fail::end_with(format!("the ranks disagree: {a} came to {mine}, {b} to {other}; {why}"));
         }
     }
 

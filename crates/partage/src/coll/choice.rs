@@ -194,16 +194,16 @@ impl Cache {
     }
 }
 
-impl Inner {
-    /// The plans for a call of this kind. Whatever it says is the same on all ranks, but for the steps.
+impl Engine {
+    /// The plans for a call of this kind. Whatever it says is the same on all members, but for the steps.
     #[inline]
-    pub(super) fn prepared(&self, key: &Key) -> Rc<Prepared> {
-        let mut cache = self.engine.prepared.borrow_mut();
+    pub(super) fn prepared(&self, inner: &Inner, key: &Key) -> Rc<Prepared> {
+        let mut cache = self.prepared.borrow_mut();
         let slot = cache.slot(key);
         match slot {
             Some((k, prepared)) if k == key => prepared.clone(),
             _ => {
-                let prepared = Rc::new(self.prepare(&key.call()));
+                let prepared = Rc::new(self.prepare(inner, &key.call()));
                 *slot = Some((*key, prepared.clone()));
                 prepared
             }
@@ -212,16 +212,16 @@ impl Inner {
 
     /// Are there plans for it already?
     pub(super) fn is_prepared(&self, key: &Key) -> bool {
-        self.engine.prepared.borrow_mut().slot(key).as_ref().is_some_and(|(k, _)| k == key)
+        self.prepared.borrow_mut().slot(key).as_ref().is_some_and(|(k, _)| k == key)
     }
 
     #[cold]
-    fn prepare(&self, call: &Call) -> Prepared {
-        let Cut { algorithm, part, parts } = self.cut(call);
+    fn prepare(&self, inner: &Inner, call: &Call) -> Prepared {
+        let Cut { algorithm, part, parts } = self.cut(inner, call);
         let plan = |len: usize| {
-            let shape = shape(&self.engine, call, &algorithm, len);
-            assert!(shape.scratch() <= self.engine.desk.scratch_len(), "no more scratch than there is");
-            shape.plan(self.rank.index()).expect("it fits")
+            let shape = shape(self, call, &algorithm, len);
+            assert!(shape.scratch() <= self.desk.scratch_len(), "no more scratch than there is");
+            shape.plan(self.desk.rank()).expect("it fits")
         };
         let rest = call.len - (parts - 1) * part;
         let last = (rest < part).then(|| plan(rest));
@@ -229,9 +229,9 @@ impl Inner {
     }
 
     /// Which algorithm is taken, and in how many parts a block passes.
-    fn cut(&self, call: &Call) -> Cut {
-        let algorithm = self.choose(call);
-        let longest = longest_part(&self.engine, call, &algorithm);
+    fn cut(&self, inner: &Inner, call: &Call) -> Cut {
+        let algorithm = self.choose(inner, call);
+        let longest = longest_part(self, call, &algorithm);
         let usual = PACKETS[usize::from(call.len > SHORT)];
         let part = match (longest, algorithm.packet) {
             (Some(longest), packet) => longest.min(packet.unwrap_or(usual)),
@@ -241,30 +241,30 @@ impl Inner {
         let grain = call.grain as usize;
         let part = (part.min(call.len) / grain * grain).max(grain);
         if longest.is_some_and(|longest| longest < part) {
-            let (me, room) = (self.rank, self.engine.desk.scratch_len());
-            panic!("{me}: {}: an element has {grain} bytes, and scratch {room} for all ranks; make elements smaller", call.op);
+            let (me, room) = (self.desk.rank(), self.desk.scratch_len());
+            panic!("rank {me}: {}: an element has {grain} bytes, and scratch {room} for all ranks; make elements smaller", call.op);
         }
         Cut { algorithm, part, parts: call.len.div_ceil(part).max(1) }
     }
 
-    fn choose(&self, call: &Call) -> Algorithm {
-        let setting = self.setting(call);
+    fn choose(&self, inner: &Inner, call: &Call) -> Algorithm {
+        let setting = self.setting(inner, call);
         let can = |a: &Algorithm| self.can_run(call, a);
-        match self.engine.asked.get(call.algorithm) {
+        match self.asked.get(call.algorithm) {
             Some(asked) => asked,
-            None => *self.table.choose_if(call.op, &setting, call.len, can),
+            None => *inner.table.choose_if(call.op, &setting, call.len, can),
         }
     }
 
     /// What is wrong with an algorithm for such a call, if something is.
-    pub(super) fn refuses(&self, call: &Call, algorithm: &Algorithm) -> Option<&'static str> {
+    pub(super) fn refuses(&self, inner: &Inner, call: &Call, algorithm: &Algorithm) -> Option<&'static str> {
         let alone = matches!(algorithm.flow, Flow::Leader(_) | Flow::Last);
         match () {
-            () if !algorithm.fits(call.op, &self.setting(call)) => {
+            () if !algorithm.fits(call.op, &self.setting(inner, call)) => {
                 Some("it does not do that, with such buffers, in that sync mode")
             }
             () if alone && call.op == OpKind::Permute => Some("no rank knows the whole permutation"),
-            () if alone && !self.engine.desk.reaches_all() => Some("ranks are on several nodes"),
+            () if alone && !self.desk.reaches_all() => Some("ranks are on several nodes"),
             () if !self.can_run(call, algorithm) && algorithm.way == Way::Mail => Some("a letter has 56 bytes"),
             () if !self.can_run(call, algorithm) => Some("there is not scratch enough"),
             () => None,
@@ -274,20 +274,20 @@ impl Inner {
     /// Can this engine run it? The answer is the same on all ranks.
     fn can_run(&self, call: &Call, algorithm: &Algorithm) -> bool {
         match (algorithm.flow, algorithm.way) {
-            (Flow::Leader(_) | Flow::Last, _) => call.op != OpKind::Permute && self.engine.desk.reaches_all(),
+            (Flow::Leader(_) | Flow::Last, _) => call.op != OpKind::Permute && self.desk.reaches_all(),
             (_, Way::Mail) => {
                 let part = algorithm.packet.unwrap_or(call.len).min(call.len);
-                part <= LETTER && longest_letter(&self.engine, call, algorithm, part) <= LETTER
+                part <= LETTER && longest_letter(self, call, algorithm, part) <= LETTER
             }
-            _ => longest_part(&self.engine, call, algorithm).is_none_or(|longest| longest >= call.grain as usize),
+            _ => longest_part(self, call, algorithm).is_none_or(|longest| longest >= call.grain as usize),
         }
     }
 
-    fn setting(&self, call: &Call) -> Setting {
+    fn setting(&self, inner: &Inner, call: &Call) -> Setting {
         Setting {
-            ranks: self.size,
-            nodes: !self.engine.desk.reaches_all(),
-            crowded: self.seat.node().cores() == Cores::Shared,
+            ranks: self.desk.ranks(),
+            nodes: !self.desk.reaches_all(),
+            crowded: inner.seat.node().cores() == Cores::Shared,
             sync: call.sync,
             source: call.source,
             dest: call.dest,

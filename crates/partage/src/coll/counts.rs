@@ -180,7 +180,7 @@ impl<T: Pod> Collective<'_, T, Ready> {
     }
 
     fn pass(&self, mut task: Task, sent: &[usize], come: &[usize]) {
-        let (inner, engine) = (&self.team.inner, &self.team.inner.engine);
+        let (inner, engine) = (&self.team.inner, &self.team.group.engine);
         let bytes = |counts: &[usize]| counts.iter().map(|n| n * size_of::<T>()).collect::<Vec<_>>();
         let same = self.op == OpKind::GatherAll;
         let (room, me) = (engine.desk.scratch_len(), self.team.rank().index());

@@ -25,7 +25,7 @@ use super::reduce::{Combine, Meets};
 use super::steps::Now;
 use crate::fail;
 use crate::job::Inner;
-use crate::team::Rank;
+use crate::team::{Group, Rank};
 use partage_conduit::coll::{CONTEXTS, Claims};
 use partage_conduit::contract::{At, Half};
 use partage_conduit::heap::Side;
@@ -44,17 +44,17 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What a rank has of collectives.
+/// What a rank has of a team's collectives. Members are named by their numbers in the team, but for what goes to the conduit.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub desk: Desk,
-    /// Bytes of this rank's segment that are the desk's.
-    pub in_use: u64,
-    /// Which ranks are on which node.
+    /// The members' ranks.
+    members: Box<[u32]>,
+    /// Which members are on which node.
     pub nodes: Arc<Nodes>,
-    /// The first ranks of the other nodes.
+    /// The ranks of the first members on the other nodes.
     pub(super) others: Box<[u32]>,
-    /// How many ranks of this node there are.
+    /// How many members are on this node.
     pub(super) here: u64,
     /// How many collectives, or parts of them, were begun.
     epoch: Cell<u64>,
@@ -62,8 +62,6 @@ pub(crate) struct Engine {
     pub(super) words: [Words; CONTEXTS],
     pub prepared: RefCell<Cache>,
     pub asked: Asked,
-    /// Those that were started and have not ended.
-    pending: RefCell<Vec<Rc<Task>>>,
     /// Letters that were taken, of which their senders have not been told: context, sender and number.
     pub(super) owed: RefCell<Vec<(usize, usize, u64)>>,
 }
@@ -137,9 +135,9 @@ impl Base {
 }
 
 impl Base {
-    /// Where the part of a rank begins, in its half.
-    pub(super) fn at(&self, rank: Rank) -> At {
-        At { rank: rank.0, offset: self.offset(rank.index()) }
+    /// Where the part of a member begins, in its half.
+    pub(super) fn at(&self, engine: &Engine, member: usize) -> At {
+        At { rank: engine.rank_of(member).0, offset: self.offset(member) }
     }
 }
 
@@ -162,6 +160,8 @@ pub(crate) struct Task {
     /// How many parts pass.
     pub(super) parts: usize,
     first: Cell<u64>,
+    /// Which of all that this rank has started it is.
+    started: Cell<u64>,
     place: Place,
     /// Transfers from and to other nodes that are under way, if there were any.
     pub(super) under_way: RefCell<UnderWay>,
@@ -202,6 +202,7 @@ impl Task {
             _combine: None,
             parts: 1,
             first: Cell::new(0),
+            started: Cell::new(0),
             place: Place::default(),
             under_way: RefCell::default(),
             has_under_way: Cell::new(false),
@@ -252,13 +253,15 @@ impl Drop for Complete<'_> {
 
 /// Where a rank waits.
 struct Waits<'a> {
+    engine: &'a Engine,
     task: &'a Task,
     step: Option<&'a Step>,
 }
 
 impl fmt::Display for Waits<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Waits { task, step } = self;
+        let Waits { engine, task, step } = self;
+        let rank = |member: usize| engine.rank_of(member);
         let (part, number) = (task.place.part.get(), task.place.step.get());
         write!(f, "{} ({}", task.site, task.key.call())?;
         if let Some(prepared) = task.prepared.get() {
@@ -273,14 +276,14 @@ impl fmt::Display for Waits<'_> {
             Signal::Done => "to have read",
         };
         match step {
-            Some(Step::Wait { from, signal, .. }) => write!(f, ": for rank {from} {})", what(signal)),
-            Some(Step::Take { from, .. }) => write!(f, ": for rank {from} to pass its data)"),
-            Some(Step::Send { to, .. }) => write!(f, ": for rank {to} to read what came before)"),
+            Some(Step::Wait { from, signal, .. }) => write!(f, ": for {} {})", rank(*from), what(signal)),
+            Some(Step::Take { from, .. }) => write!(f, ": for {} to pass its data)", rank(*from)),
+            Some(Step::Send { to, .. }) => write!(f, ": for {} to read what came before)", rank(*to)),
             Some(Step::Meet { .. } | Step::Arrive | Step::Last { .. }) => write!(f, ": for all ranks to enter)"),
             Some(Step::Released) => write!(f, ": for the rank that does it)"),
             None if !task.place.begun.get() => write!(f, ": for collectives before it)"),
             None if !task.place.claimed.get() => {
-                write!(f, ": for rank {} to enter the permutation before)", task.key.root())
+                write!(f, ": for {} to enter the permutation before)", rank(task.key.root() as usize))
             }
             None if task.prepared.get().is_none() => write!(f, ": for a rank that permutes to this one)"),
             _ => write!(f, ": for the network)"),
@@ -289,35 +292,56 @@ impl fmt::Display for Waits<'_> {
 }
 
 impl Engine {
-    /// Of a rank that has just taken its seat: everybody takes the same block then. Others are reached by what this table has.
-    pub fn new(seat: &Seat, reach: &Reach, rank: usize) -> Result<Engine, String> {
-        let (node, ranks) = (seat.node(), seat.node().ranks());
-        let n = ranks.count();
-        let len = coll::len(node) as u64;
-        let taken = seat.take(Half::Guarded, Side::Symmetric, len, 4096);
-        let offset = taken.map_err(|e| format!("rank {rank}: {} for collectives: {e}", bytes(len)))?;
-        let in_use = seat.in_use();
-        // SAFETY: the first block of this side that any rank takes, so it is at the same place everywhere; nobody gives it back.
-        let desk = unsafe { Desk::new(node, reach, rank, offset) };
-        let nodes: Vec<usize> = (0..n).map(|r| ranks.node_of(ranks.place(r).0)).collect();
+    /// That of the `me`-th of these ranks, with so much scratch. Others are reached by what this table has.
+    ///
+    /// # Safety
+    /// As for [`Desk::new`].
+    pub unsafe fn new(
+        seat: &Seat,
+        reach: &Reach,
+        (members, me): (Box<[u32]>, usize),
+        offset: u64,
+        scratch: usize,
+    ) -> Engine {
+        let (node, ranks, n) = (seat.node(), seat.node().ranks(), members.len());
+        // SAFETY: passed on to the caller.
+        let desk = unsafe { Desk::new(node, reach, (&members, me), offset, scratch) };
+        let nodes: Vec<usize> = members.iter().map(|&r| ranks.node_of(ranks.place(r as usize).0)).collect();
         let mut firsts: Vec<Option<u32>> = vec![None; ranks.nodes()];
-        nodes.iter().enumerate().for_each(|(r, &node)| _ = firsts[node].get_or_insert(r as u32));
+        nodes.iter().zip(&members).for_each(|(&node, &r)| _ = firsts[node].get_or_insert(r));
         let others = firsts.into_iter().enumerate().filter(|&(i, _)| i != ranks.node()).filter_map(|(_, first)| first);
         let context = || Context { peers: (0..n).map(|_| Known::default()).collect(), ..Context::default() };
-        Ok(Engine {
-            nodes: Arc::new(Nodes::new(&nodes)),
+        Engine {
             others: others.collect(),
-            here: ranks.members().len() as u64,
+            here: nodes.iter().filter(|&&node| node == ranks.node()).count() as u64,
+            nodes: Arc::new(Nodes::new(&nodes)),
             epoch: Cell::new(0),
             contexts: (0..CONTEXTS).map(|_| context()).collect(),
             words: std::array::from_fn(|c| desk.words(c)),
             prepared: RefCell::default(),
             asked: Asked::default(),
-            pending: RefCell::default(),
             owed: RefCell::new(Vec::with_capacity(OWED)),
-            in_use,
+            members,
             desk,
-        })
+        }
+    }
+
+    /// That of a rank that has just taken its seat, for the team of all: everybody takes the same block then.
+    pub fn of_all(seat: &Seat, reach: &Reach, rank: usize) -> Result<Engine, String> {
+        let (node, n) = (seat.node(), seat.node().ranks().count());
+        let scratch = coll::scratch_of_all(node);
+        let len = coll::len(n, scratch) as u64;
+        let taken = seat.take(Half::Guarded, Side::Symmetric, len, 4096);
+        let offset = taken.map_err(|e| format!("rank {rank}: {} for collectives: {e}", bytes(len)))?;
+        let members = (0..n as u32).collect();
+        // SAFETY: the first block of this side that any rank takes, so it is at the same place everywhere; nobody gives it back.
+        Ok(unsafe { Engine::new(seat, reach, (members, rank), offset, scratch) })
+    }
+
+    /// The rank of a member.
+    #[inline(always)]
+    pub fn rank_of(&self, member: usize) -> Rank {
+        Rank(self.members[member])
     }
 
     /// Runs a task to its end.
@@ -330,80 +354,6 @@ impl Engine {
         inner.unless_over(ran.map(|_| ()));
     }
 
-    /// Starts a task, which goes on whenever this rank serves others.
-    pub fn start(&self, inner: &Rc<Inner>, task: Rc<Task>) {
-        self.begin(&task);
-        self.pending.borrow_mut().push(task);
-        inner.calls.set_other(true);
-        self.serve(inner);
-    }
-
-    /// Waits for a task that was started.
-    pub fn complete(&self, inner: &Rc<Inner>, task: &Task) {
-        inner.unless_over(self.wait_for(inner, task));
-    }
-
-    fn wait_for(&self, inner: &Rc<Inner>, task: &Task) -> Result<(), Aborted> {
-        self.serve(inner);
-        if task.is_done() {
-            return Ok(());
-        }
-        let step = || task.prepared.get().map(|p| &p.plan(task.place.part.get()).steps);
-        let site = || Waits { task, step: step().and_then(|steps| steps.get(task.place.step.get())) };
-        inner.wait_saying(site, || task.is_done())
-    }
-
-    /// How many collectives, or parts of them, were begun.
-    pub fn begun(&self) -> u64 {
-        self.epoch.get()
-    }
-
-    /// Waits for all that were started since so many were begun: the end of a scope. If the job ends they are given up: the network
-    /// is waited for, and nothing of them touches memory after that. Only then does this unwind.
-    pub fn complete_all(&self, inner: &Rc<Inner>, site: Site, since: u64) {
-        let is_one = |task: &Task| task.first.get() >= since;
-        loop {
-            // Nothing is borrowed while it waits.
-            let Some(task) = self.pending.borrow().iter().find(|task| is_one(task)).cloned() else { return };
-            let waited = if inner.is_ending() { Err(Aborted) } else { self.wait_for(inner, &task) };
-            if waited.is_err() {
-                inner.complete_far(site);
-                let given_up: Vec<Rc<Task>> = self.pending.borrow_mut().extract_if(.., |task| is_one(task)).collect();
-                drop(given_up);
-                return inner.unless_over(waited);
-            }
-        }
-    }
-
-    /// Is nothing started that has not ended?
-    pub fn is_idle(&self) -> bool {
-        self.pending.borrow().is_empty()
-    }
-
-    /// Goes on with what was started; true if something could.
-    #[cold]
-    pub fn serve(&self, inner: &Rc<Inner>) -> bool {
-        let (mut some, mut i) = (false, 0);
-        loop {
-            let Some(task) = self.pending.borrow().get(i).cloned() else { break };
-            i += 1;
-            // It is what waits.
-            if task.busy.replace(true) {
-                continue;
-            }
-            let place = || (task.place.part.get(), task.place.step.get());
-            let before = place();
-            // Who waits finds out that the job is over.
-            let _ = self.advance::<false>(inner, &task);
-            task.busy.set(false);
-            some |= task.is_done() || before != place();
-        }
-        let mut pending = self.pending.borrow_mut();
-        pending.retain(|task| !task.is_done());
-        inner.calls.set_other(!pending.is_empty());
-        some
-    }
-
     fn begin(&self, task: &Task) {
         let first = self.epoch.get();
         task.first.set(first);
@@ -411,8 +361,10 @@ impl Engine {
     }
 
     /// Have all up to this one ended?
-    fn have_ended(&self, epoch: u64) -> bool {
-        self.pending.borrow().iter().all(|task| task.is_done() || task.epoch() > epoch)
+    fn have_ended(&self, inner: &Inner, epoch: u64) -> bool {
+        let is_mine = |group: &Group| std::ptr::eq(&group.engine, self);
+        let started = inner.pending.all.borrow();
+        started.iter().all(|(group, task)| !is_mine(group) || task.is_done() || task.epoch() > epoch)
     }
 
     /// Goes on as far as it can, or, blocking, to the end; whether it is there.
@@ -423,7 +375,7 @@ impl Engine {
             let context = context_of(epoch);
             if !place.begun.get() {
                 if inner.calls.has_other() && epoch >= APART {
-                    let is_free = || self.have_ended(epoch - APART);
+                    let is_free = || self.have_ended(inner, epoch - APART);
                     if !self.wait::<BLOCK>(inner, task, None, is_free)? {
                         return Ok(false);
                     }
@@ -438,7 +390,7 @@ impl Engine {
                 None => match self.claim::<BLOCK>(inner, task, context)? {
                     Some(from) => {
                         let key = task.key.with_source(from);
-                        task.prepared.get_or_init(|| inner.prepared(&key))
+                        task.prepared.get_or_init(|| self.prepared(inner, &key))
                     }
                     None => return Ok(false),
                 },
@@ -496,7 +448,7 @@ impl Engine {
         }
         self.tell_what_was_taken();
         if BLOCK {
-            inner.wait_saying(|| Waits { task, step }, ready)?;
+            inner.wait_saying(|| Waits { engine: self, task, step }, ready)?;
         }
         Ok(BLOCK)
     }
@@ -533,7 +485,7 @@ impl Engine {
         let ready = || ready() || (task.place.begun.get() && self.disagrees(task));
         self.tell_what_was_taken();
         let is = match BLOCK {
-            true => inner.wait_saying(|| Waits { task, step }, ready).map(|()| true)?,
+            true => inner.wait_saying(|| Waits { engine: self, task, step }, ready).map(|()| true)?,
             false => ready(),
         };
         if is && task.place.begun.get() {
@@ -556,7 +508,7 @@ impl Engine {
                 }
                 None => {
                     let notice = Notice::Add { offset: words[which], value: number - last.get() };
-                    inner.send_notice(task.site, At::guarded(to as u32, 0), &[], notice);
+                    inner.send_notice(task.site, At::guarded(self.rank_of(to).0, 0), &[], notice);
                 }
             }
             last.set(number);
@@ -586,6 +538,96 @@ impl Engine {
             tell(from, 1, &peers[from].taken);
         }
         Ok(Some(from as u32))
+    }
+}
+
+/// Collectives of all teams that this rank has started and that have not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    all: RefCell<Vec<(Rc<Group>, Rc<Task>)>>,
+    /// How many there were.
+    count: Cell<u64>,
+}
+
+impl Pending {
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.all.borrow().is_empty()
+    }
+
+    /// How many there have been.
+    pub fn count(&self) -> u64 {
+        self.count.get()
+    }
+}
+
+impl Inner {
+    /// Starts a task, which goes on whenever this rank serves others.
+    pub(super) fn start_task(self: &Rc<Self>, group: &Rc<Group>, task: Rc<Task>) {
+        group.engine.begin(&task);
+        let Pending { all, count } = &self.pending;
+        task.started.set(count.replace(count.get() + 1));
+        all.borrow_mut().push((group.clone(), task));
+        self.calls.set_other(true);
+        self.serve_started();
+    }
+
+    /// Waits for a task that was started.
+    pub fn complete_task(self: &Rc<Self>, group: &Group, task: &Task) {
+        self.unless_over(self.wait_for_task(group, task));
+    }
+
+    fn wait_for_task(self: &Rc<Self>, group: &Group, task: &Task) -> Result<(), Aborted> {
+        self.serve_started();
+        if task.is_done() {
+            return Ok(());
+        }
+        let step = || task.prepared.get().map(|p| &p.plan(task.place.part.get()).steps);
+        let step = || step().and_then(|steps| steps.get(task.place.step.get()));
+        self.wait_saying(|| Waits { engine: &group.engine, task, step: step() }, || task.is_done())
+    }
+
+    /// Waits for all that were started since there had been so many: the end of a scope. If the job ends they are given up: the network
+    /// is waited for, and nothing of them touches memory after that. Only then does this unwind.
+    pub fn complete_started(self: &Rc<Self>, site: Site, since: u64) {
+        let is_one = |task: &Task| task.started.get() >= since;
+        let all = &self.pending.all;
+        loop {
+            // Nothing is borrowed while it waits.
+            let Some((group, task)) = all.borrow().iter().find(|(_, task)| is_one(task)).cloned() else { return };
+            let waited = if self.is_ending() { Err(Aborted) } else { self.wait_for_task(&group, &task) };
+            if waited.is_err() {
+                self.complete_far(site);
+                let given_up: Vec<_> = all.borrow_mut().extract_if(.., |(_, task)| is_one(task)).collect();
+                drop(given_up);
+                return self.unless_over(waited);
+            }
+        }
+    }
+
+    /// Goes on with what was started; true if something could.
+    #[cold]
+    pub fn serve_started(self: &Rc<Self>) -> bool {
+        let (mut some, mut i) = (false, 0);
+        loop {
+            let Some((group, task)) = self.pending.all.borrow().get(i).cloned() else { break };
+            i += 1;
+            // It is what waits.
+            if task.busy.replace(true) {
+                continue;
+            }
+            let place = || (task.place.part.get(), task.place.step.get());
+            let before = place();
+            // Who waits finds out that the job is over.
+            let _ = group.engine.advance::<false>(self, &task);
+            task.busy.set(false);
+            some |= task.is_done() || before != place();
+        }
+        // A team may end with its last task, and tell others.
+        let ended: Vec<_> = self.pending.all.borrow_mut().extract_if(.., |(_, task)| task.is_done()).collect();
+        self.calls.set_other(!self.pending.is_empty());
+        drop(ended);
+        some
     }
 }
 

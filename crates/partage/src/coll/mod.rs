@@ -51,7 +51,7 @@ mod value;
 
 pub use buffer::{Buffer, BufferMut, Dest, NeedsTo, Ready, Source};
 pub use counts::Counted;
-pub(crate) use engine::{Engine, Task};
+pub(crate) use engine::{Engine, Pending, Task};
 pub use fold::{Fold, PrefixFold};
 pub use partage_plan::coll::{Algorithm, In, Out, Table};
 pub use reduce::{And, Commutative, LogAnd, LogOr, Max, Min, Moves, Or, Ordered, Prod, ReduceOp, Sum, With, Xor};
@@ -317,7 +317,7 @@ impl<'a, T: Pod, State, M: Meets<T>> Collective<'a, T, State, M> {
     pub fn algorithm(self, name: &str) -> Self {
         match name.parse() {
             Ok(algorithm) => {
-                let algorithm = self.team.inner.engine.asked.number(algorithm);
+                let algorithm = self.team.group.engine.asked.number(algorithm);
                 Collective { algorithm, ..self }
             }
             Err(why) => panic!("{}: {}: algorithm: {why}", self.team.inner.rank, self.op),
@@ -341,7 +341,7 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
         team.may_meet(|| site);
         let mut task = Task::new(site);
         if self.describe(site, &mut task) {
-            team.inner.engine.run(&team.inner, &task);
+            team.group.engine.run(&team.inner, &task);
         }
     }
 
@@ -375,8 +375,8 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
         }
         task.keep_combine(&self.meets);
         let task = Rc::new(task);
-        team.inner.engine.start(&team.inner, task.clone());
-        Event::collective(team.inner.clone(), task, ())
+        team.inner.start_task(&team.group, task.clone());
+        Event::collective(team.another(), task, ())
     }
 
     /// What it is like, without the buffers: to be done again and again. Nothing is done yet.
@@ -400,7 +400,7 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
         let Collective { team, op, root, sync, algorithm, exclusive, meets, .. } = self;
         let mut task = Task::new(site);
         let key = self.describe(site, &mut task).then_some(task.key);
-        let team = Team { inner: team.inner.clone() };
+        let team = team.another();
         Plan { team, op, root, sync, algorithm, exclusive, meets, key, _items: PhantomData }
     }
 
@@ -449,8 +449,8 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
     #[inline(never)]
     #[track_caller]
     fn describe(&self, site: Site, task: &mut Task) -> bool {
-        let inner = &self.team.inner;
-        let (ranks, me, root) = (inner.size, inner.rank.index(), self.root.index());
+        let engine = &self.team.group.engine;
+        let (ranks, me, root) = (engine.desk.ranks(), engine.desk.rank(), self.root.index());
         if root >= ranks {
             self.no_such_root(site);
         }
@@ -523,7 +523,7 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
             algorithm: self.algorithm,
         };
         // What was once prepared was right.
-        if self.algorithm != 0 && !inner.is_prepared(&Key::new(call)) {
+        if self.algorithm != 0 && !engine.is_prepared(&Key::new(call)) {
             self.check_algorithm(call, site);
         }
         if in_place && matches!(self.op, OpKind::Exchange | OpKind::Permute) {
@@ -537,7 +537,7 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
     #[cold]
     #[track_caller]
     fn no_such_root(&self, site: Site) -> ! {
-        let (me, ranks, root) = (self.team.inner.rank, self.team.inner.size, self.root.0);
+        let (me, ranks, root) = (self.team.inner.rank, self.team.size(), self.root.0);
         let what = if self.op == OpKind::Permute { "to" } else { "from root" };
         panic!("{me}: {}: {what} {root}, where there are {ranks} ranks", site.call);
     }
@@ -553,7 +553,7 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
         {
             self.is_not_planned(*fixed, task.key, task.site);
         }
-        let prepared = self.team.inner.prepared(&task.key);
+        let prepared = self.team.group.engine.prepared(&self.team.inner, &task.key);
         task.parts = prepared.parts;
         // Whose block comes here in a permutation is not known yet.
         if call.op != OpKind::Permute {
@@ -572,9 +572,9 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
     #[cold]
     #[track_caller]
     fn check_algorithm(&self, call: Call, site: Site) {
-        let inner = &self.team.inner;
-        if let Some(asked) = inner.engine.asked.get(call.algorithm)
-            && let Some(why) = inner.refuses(&call, &asked)
+        let (inner, engine) = (&self.team.inner, &self.team.group.engine);
+        if let Some(asked) = engine.asked.get(call.algorithm)
+            && let Some(why) = engine.refuses(inner, &call, &asked)
         {
             panic!("{}: {}: {asked} cannot be taken: {why}", inner.rank, site.call);
         }
@@ -613,7 +613,7 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
     /// Some elements of an array.
     #[inline(never)]
     fn share(&self, array: &SharedArray<T>, range: &Range<usize>, base: &mut Base) -> usize {
-        let (me, spread) = (self.team.inner.rank.index(), &array.spread);
+        let (me, spread) = (self.team.rank().index(), &array.spread);
         *base = Base::Share { start: array.start, spread, size: size_of::<T>(), first: range.start };
         spread.part_before(me, range.end) - spread.part_before(me, range.start)
     }
@@ -664,7 +664,7 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
     /// The same of a shared buffer in which the result begins as the source.
     #[track_caller]
     fn fits_in_place(&self, array: &SharedArray<T>, range: &Range<usize>, n: usize, site: Site) {
-        let (ranks, root) = (self.team.inner.size, self.root.index());
+        let (ranks, root) = (self.team.size(), self.root.index());
         let needed = |r: usize| match self.op {
             OpKind::Scatter | OpKind::Gather if r != root => n,
             OpKind::Scatter | OpKind::Gather | OpKind::GatherAll | OpKind::Exchange => n * ranks,
@@ -672,7 +672,8 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
         };
         if let Some(r) = (0..ranks).find(|&r| Self::share_of(array, range, r) != needed(r)) {
             let (me, len, needed) = (self.team.inner.rank, Self::share_of(array, range, r), needed(r));
-            panic!("{me}: {}: in place, rank {r} has {len} elements, where {needed} are needed", site.call);
+            let r = self.team.group.engine.rank_of(r);
+            panic!("{me}: {}: in place, {r} has {len} elements, where {needed} are needed", site.call);
         }
     }
 
@@ -688,7 +689,7 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
     /// Is this the share of each rank?
     #[inline(always)]
     fn all_have(&self, array: &SharedArray<T>, range: &Range<usize>, share: usize) -> bool {
-        let ranks = self.team.inner.size;
+        let ranks = self.team.size();
         // Who has fewer than the others is among those who have less than the most.
         let whole = range.start == 0 && range.end == array.spread.len();
         range.len() == ranks * share && (whole || (0..ranks).all(|r| Self::share_of(array, range, r) == share))
@@ -705,17 +706,17 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
         root: Option<usize>,
         site: Site,
     ) -> ! {
-        let (me, needed) = (self.team.inner.rank, n * blocks);
+        let (rank, me, needed) = (self.team.inner.rank, self.team.rank().index(), n * blocks);
         let mut whose = String::new();
         if let What::Shared(array, range) = what {
             // SAFETY: borrowed.
             let array = unsafe { &**array };
             let wrong = |&r: &usize| Self::share_of(array, range, r) != needed;
             // My own is named first.
-            let mine = Some(me.index()).filter(|r| root.is_none() && wrong(r));
-            if let Some(r) = mine.or(root).or((0..self.team.inner.size).find(wrong)) {
+            let mine = Some(me).filter(|r| root.is_none() && wrong(r));
+            if let Some(r) = mine.or(root).or((0..self.team.size()).find(wrong)) {
                 len = Self::share_of(array, range, r);
-                whose = if r == me.index() { whose } else { format!(" of rank {r}") };
+                whose = if r == me { whose } else { format!(" of {}", self.team.group.engine.rank_of(r)) };
             }
         }
         let of = if blocks > 1 { format!(" ({blocks} blocks of {n})") } else { String::new() };
@@ -723,7 +724,7 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
             true => format!("{} are missing", needed - len),
             false => format!("{} are too many; give a slice of it", len - needed),
         };
-        panic!("{me}: {}: the {name}{whose} has {len} elements, and {needed} pass{of}: {by}", site.call);
+        panic!("{rank}: {}: the {name}{whose} has {len} elements, and {needed} pass{of}: {by}", site.call);
     }
 
     /// Source and destination may be slices of one array, but not of the same elements.
@@ -747,7 +748,10 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
         let inner = &self.team.inner;
         let from = match &task.bases[0] {
             Base::Private(p) => *p,
-            shared => inner.own_table().locate(shared.at(inner.rank), len).expect("memory of this rank"),
+            shared => {
+                let at = shared.at(&self.team.group.engine, self.team.rank().index());
+                inner.own_table().locate(at, len).expect("memory of this rank")
+            }
         };
         let mut copy = vec![0u64; len.div_ceil(8)].into_boxed_slice();
         // SAFETY: this rank's part of the buffer, and memory of its own.

@@ -50,7 +50,8 @@ impl Now<'_> {
             // SAFETY: inside the buffer, whose length was compared with the shape's.
             Base::Private(p) => Some(unsafe { p.add(self.offset + span.at) }),
             shared => {
-                let at = At { rank: rank as u32, offset: shared.offset(rank) + (self.offset + span.at) as u64 };
+                let part = shared.at(self.engine, rank);
+                let at = At { offset: part.offset + (self.offset + span.at) as u64, ..part };
                 let table = if rank == desk.rank() { self.inner.own_table() } else { &self.inner.guarded };
                 table.locate(at, span.len)
             }
@@ -70,7 +71,7 @@ impl Now<'_> {
             Buffer::Source => self.task.bases[0].offset(rank) + self.offset as u64,
             Buffer::Dest => self.task.bases[1].offset(rank) + self.offset as u64,
         };
-        At::guarded(rank as u32, offset + span.at as u64)
+        At::guarded(self.engine.rank_of(rank).0, offset + span.at as u64)
     }
 
     /// Does a step, or as much of it as there is to be done now; whether it is done.
@@ -347,7 +348,7 @@ impl Now<'_> {
     #[cold]
     fn add_far(&self, to: usize, offset: u64) {
         let notice = Notice::Add { offset, value: 1 };
-        self.inner.send_notice(self.task.site, At::guarded(to as u32, 0), &[], notice);
+        self.inner.send_notice(self.task.site, At::guarded(self.engine.rank_of(to).0, 0), &[], notice);
     }
 
     #[inline(always)]
@@ -374,7 +375,7 @@ impl Now<'_> {
                 let Words { letter, number: offset, .. } = self.engine.words[self.context];
                 let notice = Notice::Add { offset, value: 1 };
                 let bytes = &bytemuck::cast_slice(&words)[..len];
-                self.inner.send_notice(self.task.site, At::guarded(to as u32, letter), bytes, notice);
+                self.inner.send_notice(self.task.site, At::guarded(self.engine.rank_of(to).0, letter), bytes, notice);
             }
         }
     }
