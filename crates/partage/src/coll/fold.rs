@@ -1,9 +1,9 @@
 //! Reductions of a sequence of elements that is spread over ranks: of an array in the order of indices, as UPC's are; or of memory of each
 //! rank's own, in the order of ranks.
 //!
-//! Each rank combines what it has. Where the order of operands matters it does so for each *row*: a row has one stretch of elements of each
+//! Each rank combines what it has. Where the order of elements matters, as it does for prefixes and some operations, it does so for each *row*: a row has one stretch of elements of each
 //! rank at most, in the order of ranks, and the next one begins where a rank comes that does not follow. Of each row ranks combine their stretches; then each combines
-//! the rows. Where the order does not matter there is one row.
+//! the rows. Else there is one row.
 //!
 //! A rank may have nothing of a row, so what ranks combine is an element or none, unless all are known to have some.
 
@@ -108,7 +108,7 @@ impl<T: Pod, O: ReduceOp<T>> Fold<'_, T, O> {
         let site = Site::here("fold");
         let Fold { team, source, op, root, sync } = self;
         team.may_meet(|| site);
-        let rows = Rows::<T>::of::<O>(team, &source.what, site);
+        let rows = Rows::<T>::of(team, &source.what, O::ORDERED, site);
         enter(team, sync, site);
         let totals = rows.totals(&op);
         let all = match rows.everybody {
@@ -171,9 +171,9 @@ impl<T: Pod, O: ReduceOp<T>> PrefixFold<'_, T, Ready, O> {
         let site = Site::here("prefix_fold");
         let PrefixFold { team, source, dest, op, exclusive, sync, .. } = self;
         team.may_meet(|| site);
-        let rows = Rows::<T>::of::<O>(team, &source.what, site);
+        let rows = Rows::<T>::of(team, &source.what, true, site);
         let to = match &dest {
-            Some(dest) => rows.alike(team, &source.what, &dest.what, Rows::of::<O>(team, &dest.what, site), site),
+            Some(dest) => rows.alike(team, &source.what, &dest.what, Rows::of(team, &dest.what, true, site), site),
             None => rows.place,
         };
         enter(team, sync, site);
@@ -280,7 +280,7 @@ struct Rows<T> {
 
 impl<T: Pod> Rows<T> {
     #[track_caller]
-    fn of<O: ReduceOp<T>>(team: &Team, what: &What<T>, site: Site) -> Rows<T> {
+    fn of(team: &Team, what: &What<T>, ordered: bool, site: Site) -> Rows<T> {
         let own = |p: *mut T, len: usize| Rows {
             place: Place::Private(p),
             count: 1,
@@ -301,12 +301,12 @@ impl<T: Pod> Rows<T> {
                 if array.is_empty() {
                     array.check_usable(site.call);
                 }
-                Rows::of_array::<O>(team, array, range.clone())
+                Rows::of_array(team, array, range.clone(), ordered)
             }
         }
     }
 
-    fn of_array<O: ReduceOp<T>>(team: &Team, array: &SharedArray<T>, range: Range<usize>) -> Rows<T> {
+    fn of_array(team: &Team, array: &SharedArray<T>, range: Range<usize>, ordered: bool) -> Rows<T> {
         let (inner, me, spread) = (&team.inner, team.rank().index(), &array.spread);
         let at = At { rank: inner.rank.0, offset: array.start };
         let place = match inner.own_table().locate(at, array.mine * size_of::<T>()) {
@@ -314,7 +314,7 @@ impl<T: Pod> Rows<T> {
             None => unreachable!("memory of this rank"),
         };
         let share = |r: usize| spread.part_before(r, range.start)..spread.part_before(r, range.end);
-        if !O::ORDERED {
+        if !ordered {
             let everybody = (0..team.size()).all(|r| !share(r).is_empty());
             return Rows { place, count: 1, stretches: vec![(0, share(me))], everybody };
         }
