@@ -78,8 +78,23 @@ fn shapes_of(
     for op in ops(ranks) {
         for (&flow, &way) in flows.iter().flat_map(|flow| ways.iter().map(move |way| (flow, way))) {
             for sync in syncs() {
-                let (op, nodes) = (op.clone(), nodes.clone());
-                list.push(Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place });
+                let (op, nodes, grain, ordered) = (op.clone(), nodes.clone(), 1, false);
+                list.push(Shape {
+                    op,
+                    flow,
+                    way,
+                    scheme,
+                    sync,
+                    ranks,
+                    nodes,
+                    len,
+                    stride,
+                    source,
+                    dest,
+                    in_place,
+                    grain,
+                    ordered,
+                });
             }
         }
     }
@@ -119,6 +134,8 @@ fn over_nodes(ranks: usize, len: usize, kinds: (Kind, Kind), in_place: bool) -> 
                         source,
                         dest,
                         in_place,
+                        grain: 1,
+                        ordered: false,
                     };
                     list.extend(Some(shape).filter(Shape::fits));
                 }
@@ -471,6 +488,8 @@ fn own_steps_only() {
                 source,
                 dest,
                 in_place: false,
+                grain: 1,
+                ordered: false,
             };
             assert!(shape.plan(me).expect("it has plans").steps.len() < 100);
         }
@@ -496,6 +515,8 @@ fn the_checker_says_what_is_missing() {
             source,
             dest,
             in_place: false,
+            grain: 1,
+            ordered: false,
         },
         0,
     );

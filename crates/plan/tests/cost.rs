@@ -7,13 +7,14 @@ use partage_plan::coll::{Algorithm, In, Kind, Nodes, Op, Out, Shape};
 
 const NEAR: Link = Link { latency: 100.0, overhead: 20.0, gap: 30.0, byte: 0.1 };
 const FAR: Link = Link { latency: 1500.0, overhead: 200.0, gap: 300.0, byte: 0.4 };
-const MACHINE: Machine = Machine { near: NEAR, far: FAR, copy: 0.03 };
+const MACHINE: Machine = Machine { near: NEAR, far: FAR, copy: 0.03, combine: 0.06 };
 
 fn of(name: &str, op: Op, ranks: usize, len: usize, sync: (In, Out)) -> Shape {
     let algorithm: Algorithm = name.parse().unwrap_or_else(|e| panic!("{e}"));
     let (flow, way, scheme) = (algorithm.flow, algorithm.way, algorithm.scheme);
     let (source, dest, nodes, in_place) = (Kind::Shared, Kind::Shared, None, false);
-    algorithm.of(Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride: len, source, dest, in_place })
+    let (stride, grain, ordered) = (len, 1, false);
+    algorithm.of(Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place, grain, ordered })
 }
 
 fn time(shape: &Shape) -> f64 {

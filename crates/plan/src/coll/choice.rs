@@ -3,7 +3,8 @@
 //! ```text
 //! table     = entry { (" " | ",") entry }
 //! entry     = operation { "." condition } ":" rule { ";" rule }
-//! operation = "broadcast" | "scatter" | "gather" | "gather_all" | "exchange" | "permute" | "any"
+//! operation = "broadcast" | "scatter" | "gather" | "gather_all" | "exchange" | "permute" | "reduce" | "all_reduce"
+//!           | "prefix_reduce" | "any"
 //! condition = "node" | "nodes"                   all ranks are on one node, or on several
 //!           | "cores" | "crowded"                each rank has a core, or ranks share cores
 //!           | "two" | "more"                     there are two ranks (or one), or more
@@ -43,6 +44,8 @@ pub struct Setting {
     pub dest: Kind,
     /// The data begin where they end.
     pub in_place: bool,
+    /// Operands keep their order.
+    pub ordered: bool,
 }
 
 /// Rules that choose an algorithm. See [the module](self).
@@ -54,7 +57,7 @@ pub struct Setting {
 /// let table = mine.over(Table::default());
 /// let (source, dest) = (Kind::Shared, Kind::Shared);
 /// let sync = (In::All, Out::All);
-/// let all = Setting { ranks: 8, nodes: false, crowded: false, sync, source, dest, in_place: false };
+/// let all = Setting { ranks: 8, nodes: false, crowded: false, sync, source, dest, in_place: false, ordered: false };
 /// assert_eq!(table.choose(OpKind::Broadcast, &all, 256).to_string(), "last");
 /// assert_eq!(table.choose(OpKind::Broadcast, &all, 257).to_string(), "ring/8:push");
 /// // The last to arrive cannot touch what is private.
@@ -193,9 +196,10 @@ const PUSH: Algorithm = Algorithm { flow: Flow::Flat, way: Way::Push, scheme: Sc
 const PULL: Algorithm = Algorithm { way: Way::Pull, ..PUSH };
 
 impl Algorithm {
-    /// Does it have plans for such a call, if its shape says on which nodes ranks are?
+    /// Does it have plans for such a call, if its shape says on which nodes ranks are, and where those matter, ordered operands
+    /// included, nodes have [intervals of them](Nodes::are_intervals)?
     pub fn fits(&self, op: OpKind, setting: &Setting) -> bool {
-        let Setting { ranks, sync, source, dest, in_place, .. } = *setting;
+        let Setting { ranks, sync, source, dest, in_place, ordered, .. } = *setting;
         let op = match op {
             OpKind::Broadcast => Op::Broadcast { root: 0, pieces: 1 },
             OpKind::Scatter => Op::Scatter { root: 0 },
@@ -205,10 +209,15 @@ impl Algorithm {
             // Of two ranks each knows where both blocks go.
             OpKind::Permute if ranks < 3 => Op::Permute { to: vec![] },
             OpKind::Permute => Op::Permute { to: vec![Op::UNKNOWN] },
+            OpKind::Reduce => Op::Reduce { root: 0 },
+            OpKind::AllReduce => Op::AllReduce,
+            OpKind::Prefix => Op::Prefix { exclusive: false },
         };
         let (flow, way, scheme) = (self.flow, self.way, self.scheme);
-        let nodes = Some(Arc::new(Nodes::new(&[])));
-        self.of(Shape { op, flow, way, scheme, sync, ranks, nodes, len: 0, stride: 0, source, dest, in_place }).fits()
+        let (nodes, len, stride, grain) = (Some(Arc::new(Nodes::new(&[]))), 0, 0, 1);
+        let shape =
+            Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place, grain, ordered };
+        self.of(shape).fits()
     }
 }
 

@@ -3,7 +3,8 @@
 //! Each choice has one place, and any may be combined with any other that [`Shape::plan`] accepts:
 //!
 //! - [`ops`]: the operation, as what each rank has before and must have after.
-//! - [`flow`]: who passes which block to whom, in which order. A new algorithm is one short file there.
+//! - [`flow`]: who passes which block to whom, in which order; [`flow::reduce`]: who combines what. A new algorithm is one
+//!   short file there.
 //! - `lower`: how a block passes ([`Way`]), in what memory ([`Kind`]), and what that needs of [`In`] and [`Out`].
 //! - `room`: how much scratch that needs, and how long its messages are.
 //! - [`name`] and [`choice`]: what the algorithms are called, and the table that says which is taken when.
@@ -77,7 +78,8 @@ pub enum Way {
     Push,
     /// Its receiver gets it.
     Pull,
-    /// Its sender puts one half, its receiver gets the other; of shared buffers only.
+    /// Its sender puts one half, its receiver gets the other; of shared buffers only. Of a reduction, operands are got and
+    /// results are put.
     Split,
     /// It travels in the signal: each end touches its own memory only. A message must fit into what the engine has for one;
     /// longer data are several collectives.
@@ -120,6 +122,8 @@ pub enum Scheme {
 ///     source: Kind::Shared,
 ///     dest: Kind::Shared,
 ///     in_place: false,
+///     grain: 1,
+///     ordered: false,
 /// };
 /// let steps = shape.plan(0).unwrap().steps;             // rank 0 is the root's next one: it waits, and passes nothing on
 /// assert!(matches!(steps[..], [Step::Wait { from: 2, .. }]));
@@ -151,6 +155,11 @@ pub struct Shape {
     pub dest: Kind,
     /// The data begin where they end, as far as a rank has both.
     pub in_place: bool,
+    /// The bytes of an element, of which a reduction's vectors have a whole number, and so have their parts; 1 where nothing
+    /// is combined.
+    pub grain: usize,
+    /// Operands are combined in the order of ranks; else in any order, each once.
+    pub ordered: bool,
 }
 
 /// What a span is relative to.
@@ -206,6 +215,11 @@ pub enum Step {
     Send { to: usize, src: Vec<Span> },
     /// Waits for what `from` sends next, and takes it to its own `dst`.
     Take { from: usize, dst: Vec<Span> },
+    /// Combines `src` of `from`, this rank or one whose memory it may touch, with its own `dst`, where the result is when the
+    /// next step begins: `src` comes first in the order of operands if `before`, else second.
+    Combine { from: usize, src: Span, dst: Span, before: bool },
+    /// Waits for what `from` sends next, and combines it with its own `dst` in the same way.
+    TakeCombine { from: usize, dst: Span, before: bool },
     /// Signals to `to`.
     Signal { to: usize, signal: Signal },
     /// Waits for the `n`-th such signal of `from`.

@@ -3,15 +3,15 @@
 //! ```text
 //! algorithm = flow [ "/" pieces ] [ ":" way ] [ "@" packet ] | "000:" baseline [ "@" packet ]
 //! flow      = "flat" | "pairwise" | "xor" | "tree"k | "ring" | "dissemination" | "bruck" | "scatter-gather"k
-//!           | "nodes"k [ "x" leaders ] | "leader" [ rank ] | "last"
+//!           | "doubling" | "chain" | "slices" | "nodes"k [ "x" leaders ] | "leader" [ rank ] | "last"
 //! way       = "push" | "pull" | "split" | "mail"
 //! baseline  = "naive-push" | "naive-pull" | "reference-push" | "reference-pull" | "straight-push" | "spanning-tree" | "xor"
 //!           | "ring" | "registered" | "dynamic" | "static"
 //! ```
 //!
-//! Not said: one piece; push. `pieces` are those of a broadcast, one behind the other. A `packet` is a size (`16k`):
+//! Not said: one piece; push. `pieces` are those of a broadcast or of a `chain`, one behind the other. A `packet` is a size (`16k`):
 //! longer blocks pass in parts of so many bytes. `leader` and `last` have no way, for one rank touches all data;
-//! `scatter-gather` has as many pieces as there are ranks.
+//! `scatter-gather` and `slices` have as many pieces as there are ranks.
 //!
 //! Baselines are those of GMTU's report (see `lower/gmtu.rs` and [`Scheme`]). The last three are GMTU with its three kinds
 //! of buffers, which takes for each operation what suits them; the packet of `static` is its buffer, of 8 to 64 KiB.
@@ -39,7 +39,7 @@ pub struct Algorithm {
     pub way: Way,
     /// What keeps ranks apart.
     pub scheme: Scheme,
-    /// In how many pieces a broadcast passes.
+    /// In how many pieces a broadcast passes, or a reduction along a chain.
     pub pieces: usize,
     /// Blocks longer than so many bytes pass in parts, each a collective of its own; nothing: as scratch allows.
     pub packet: Option<usize>,
@@ -62,6 +62,9 @@ impl Algorithm {
                 (OpKind::Exchange, Scheme::Trees | Scheme::Static) => (Flow::Xor, self.scheme),
                 (_, scheme) => (Flow::Flat, scheme),
             };
+        }
+        if let Flow::Chain(pieces) = &mut shape.flow {
+            *pieces = self.pieces;
         }
         if let Op::Broadcast { pieces, .. } = &mut shape.op {
             *pieces = if matches!(self.flow, Flow::ScatterGather(_)) { shape.ranks } else { self.pieces };
@@ -92,6 +95,9 @@ const OPS: &Words<OpKind> = &[
     ("gather_all", OpKind::GatherAll),
     ("exchange", OpKind::Exchange),
     ("permute", OpKind::Permute),
+    ("reduce", OpKind::Reduce),
+    ("all_reduce", OpKind::AllReduce),
+    ("prefix_reduce", OpKind::Prefix),
 ];
 
 const WAYS: &Words<Way> = &[("push", Way::Push), ("pull", Way::Pull), ("split", Way::Split), ("mail", Way::Mail)];
@@ -121,6 +127,9 @@ const FLOWS: &Words<Flow> = &[
     ("ring", Flow::Ring),
     ("dissemination", Flow::Dissemination),
     ("bruck", Flow::Bruck),
+    ("doubling", Flow::Doubling),
+    ("chain", Flow::Chain(1)),
+    ("slices", Flow::Slices),
     ("leader", Flow::Leader(None)),
     ("last", Flow::Last),
 ];
@@ -162,6 +171,7 @@ impl fmt::Display for Flow {
             Flow::Nodes(k, 1) => write!(f, "nodes{k}"),
             Flow::Nodes(k, leaders) => write!(f, "nodes{k}x{leaders}"),
             Flow::Leader(Some(rank)) => write!(f, "leader{rank}"),
+            Flow::Chain(_) => f.write_str("chain"),
             flow => f.write_str(word(FLOWS, flow).unwrap_or_default()),
         }
     }
@@ -244,7 +254,7 @@ impl FromStr for Algorithm {
         match (flow, pieces, way) {
             (Flow::Leader(_) | Flow::Last, _, Some(_)) => return wrong("one rank touches all data, so it has no way"),
             (Flow::Leader(_) | Flow::Last, Some(_), _) => return wrong("one rank touches all data, in one piece"),
-            (Flow::ScatterGather(_), Some(_), _) => return wrong("it has as many pieces as ranks"),
+            (Flow::ScatterGather(_) | Flow::Slices, Some(_), _) => return wrong("it has as many pieces as ranks"),
             _ => {}
         }
         let pieces = match pieces.map_or(Ok(1), str::parse) {

@@ -4,6 +4,9 @@
 //! [`Shape::target`] is the postcondition: where a rank must have it in the end. In between, a rank that passes a block
 //! on without having to keep it has it in scratch, at [`Shape::slot`].
 //!
+//! A reduction combines *operands*, one of each rank, which are its blocks before; [`Shape::operands`] says which of them a
+//! rank must have combined in its destination after.
+//!
 //! Not contained: how a block gets from the one to the other.
 
 use std::ops::Range;
@@ -27,6 +30,13 @@ pub enum Op {
     /// `to[i]` gets the block of `i`. It is a permutation. A rank needs to know only where its own block goes and whose it
     /// gets: the others may be [`Op::UNKNOWN`], unless one rank does it all.
     Permute { to: Vec<usize> },
+    /// `root` gets the operands of all, combined in the order of ranks.
+    Reduce { root: usize },
+    /// All get that.
+    AllReduce,
+    /// Each gets the operands of the ranks up to itself, combined in their order; `exclusive`: of those before it, so that rank 0 gets
+    /// nothing.
+    Prefix { exclusive: bool },
 }
 
 /// An operation without its details.
@@ -39,6 +49,9 @@ pub enum OpKind {
     GatherAll,
     Exchange,
     Permute,
+    Reduce,
+    AllReduce,
+    Prefix,
 }
 
 impl Op {
@@ -54,15 +67,23 @@ impl Op {
             Op::GatherAll => OpKind::GatherAll,
             Op::Exchange => OpKind::Exchange,
             Op::Permute { .. } => OpKind::Permute,
+            Op::Reduce { .. } => OpKind::Reduce,
+            Op::AllReduce => OpKind::AllReduce,
+            Op::Prefix { .. } => OpKind::Prefix,
         }
     }
 
     /// The rank that all blocks come from or go to.
     pub fn root(&self) -> Option<usize> {
         match *self {
-            Op::Broadcast { root, .. } | Op::Scatter { root } | Op::Gather { root } => Some(root),
-            Op::GatherAll | Op::Exchange | Op::Permute { .. } => None,
+            Op::Broadcast { root, .. } | Op::Scatter { root } | Op::Gather { root } | Op::Reduce { root } => Some(root),
+            Op::GatherAll | Op::Exchange | Op::Permute { .. } | Op::AllReduce | Op::Prefix { .. } => None,
         }
+    }
+
+    /// It combines operands.
+    pub fn combines(&self) -> bool {
+        matches!(self, Op::Reduce { .. } | Op::AllReduce | Op::Prefix { .. })
     }
 }
 
@@ -83,6 +104,10 @@ impl Shape {
             Op::Scatter { root } => (root, block),
             Op::Gather { .. } | Op::GatherAll | Op::Permute { .. } => (block, 0),
             Op::Exchange => (block / self.ranks, block % self.ranks),
+            Op::Reduce { .. } | Op::AllReduce | Op::Prefix { .. } => {
+                let buffer = if self.begins_in_place(block) { Buffer::Dest } else { Buffer::Source };
+                return (block, Span { buffer, at: 0, len: self.len });
+            }
         };
         match self.target(rank, block) {
             Some(span) if self.in_place => (rank, span),
@@ -101,6 +126,7 @@ impl Shape {
             Op::GatherAll => Some(block),
             Op::Exchange => (block % self.ranks == rank).then_some(block / self.ranks),
             Op::Permute { to } => (to[block] == rank).then_some(0),
+            Op::Reduce { .. } | Op::AllReduce | Op::Prefix { .. } => None,
         };
         at.map(|at| self.span(Buffer::Dest, at, block))
     }
@@ -114,7 +140,7 @@ impl Shape {
     pub fn slot(&self, rank: usize, block: usize) -> Span {
         let p = self.ranks;
         let slot = match self.op {
-            Op::Broadcast { .. } | Op::Permute { .. } => 0,
+            Op::Broadcast { .. } | Op::Permute { .. } | Op::Reduce { .. } | Op::AllReduce | Op::Prefix { .. } => 0,
             Op::Scatter { .. } | Op::Gather { .. } | Op::GatherAll => (block + p - rank) % p,
             Op::Exchange => {
                 let (from, to) = (block / p, block % p);

@@ -7,6 +7,9 @@ impl Shape {
     /// No rank's plan needs more scratch. It is nothing where none needs any.
     pub fn scratch(&self) -> usize {
         let p = self.ranks;
+        if self.op.combines() {
+            return self.reduction_scratch();
+        }
         match self.scheme {
             Scheme::Fused => {}
             Scheme::Plain | Scheme::Elements | Scheme::Trees => return 0,
@@ -57,6 +60,7 @@ impl Shape {
         let p = self.ranks;
         let blocks = match (&self.op, self.flow) {
             (Op::Broadcast { .. }, _) => 1,
+            (op, _) if op.combines() => 1,
             (_, Flow::Tree(k)) => rounds(0, p, k).map(|(.., n)| n).max().unwrap_or(0),
             (_, Flow::Dissemination) => rounds(0, p, 2).map(|(.., n)| n).max().unwrap_or(0),
             (_, Flow::Bruck) => p / 2 + p % 2,
@@ -68,7 +72,7 @@ impl Shape {
     }
 
     /// How many ranks a node has at most.
-    fn most(&self) -> usize {
+    pub(super) fn most(&self) -> usize {
         let nodes = self.nodes.as_ref();
         nodes.map_or(self.ranks, |n| (0..n.count()).map(|i| n.members(i).len()).max().unwrap_or(0))
     }

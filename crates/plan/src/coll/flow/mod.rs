@@ -13,6 +13,7 @@ mod bruck;
 mod direct;
 mod dissemination;
 mod nodes;
+pub mod reduce;
 mod ring;
 mod scatter_gather;
 mod tree;
@@ -36,8 +37,14 @@ pub enum Flow {
     Tree(usize),
     /// From each rank to the next one. A broadcast is a chain, its pieces one behind the other.
     Ring,
-    /// Twice as many blocks in each round, from twice as far.
+    /// Twice as many blocks in each round, from twice as far. A prefix: twice as many operands.
     Dissemination,
+    /// Twice as many operands in each round, by swapping with the rank whose number differs in one bit.
+    Doubling,
+    /// Partial results from each rank to the next one, in so many pieces.
+    Chain(usize),
+    /// Each rank combines a part, and passes it to those who need it.
+    Slices,
     /// Blocks travel as many hops as their distance has bits.
     Bruck,
     /// A broadcast in as many pieces as ranks: scattered down a tree of this radix, then passed round the ring.
@@ -71,12 +78,14 @@ impl Flow {
     pub fn serves(self, shape: &Shape) -> bool {
         match self {
             Flow::Flat | Flow::Leader(_) | Flow::Last => true,
+            _ if shape.op.combines() => self.reduces(shape),
             Flow::Gmtu => false,
             Flow::Pairwise | Flow::Xor => matches!(shape.op, Op::GatherAll | Op::Exchange),
             Flow::Tree(k) => k > 1 && shape.op.root().is_some(),
             Flow::Ring => matches!(shape.op, Op::Broadcast { .. } | Op::GatherAll),
             Flow::Dissemination => shape.op == Op::GatherAll,
             Flow::Bruck => shape.op == Op::Exchange,
+            Flow::Doubling | Flow::Chain(_) | Flow::Slices => false,
             Flow::Nodes(k, leaders) => {
                 k > 1 && leaders > 0 && shape.nodes.is_some() && !matches!(shape.op, Op::Permute { .. })
             }
@@ -86,10 +95,29 @@ impl Flow {
         }
     }
 
+    /// Is it one for the reduction?
+    fn reduces(self, shape: &Shape) -> bool {
+        let prefix = matches!(shape.op, Op::Prefix { .. });
+        let all = shape.op == Op::AllReduce;
+        match (self, &shape.nodes) {
+            (Flow::Tree(k), _) => k > 1 && !prefix,
+            (Flow::Chain(pieces), _) => pieces > 0,
+            (Flow::Slices, _) => true,
+            (Flow::Doubling, _) => all,
+            // It combines in the order of ranks, but does not begin with the first.
+            (Flow::Ring, _) => all && !shape.ordered,
+            (Flow::Dissemination, _) => prefix,
+            (Flow::Nodes(k, leaders), Some(nodes)) => {
+                k > 1 && leaders > 0 && !prefix && (!shape.ordered || nodes.are_intervals())
+            }
+            _ => false,
+        }
+    }
+
     /// What rank `me` sends and receives, in order; nothing where this flow is not one for the operation, or where no
     /// blocks are passed ([`Flow::Leader`], [`Flow::Last`]).
     pub fn moves(self, shape: &Shape, me: usize) -> Option<Vec<Move>> {
-        if !self.serves(shape) {
+        if shape.op.combines() || !self.serves(shape) {
             return None;
         }
         let mut list = List::default();
@@ -106,7 +134,7 @@ impl Flow {
             (Flow::Bruck, _) => bruck::exchange(shape, me, &mut list),
             (Flow::ScatterGather(k), _) => scatter_gather::broadcast(shape, k, me, &mut list),
             (Flow::Nodes(k, leaders), _) => nodes::moves(shape, shape.nodes.as_ref()?, k, leaders, me, &mut list),
-            (Flow::Tree(_) | Flow::Leader(_) | Flow::Last | Flow::Gmtu, _) => return None,
+            _ => return None,
         }
         Some(list.moves)
     }
@@ -148,7 +176,7 @@ impl List {
 #[derive(Clone, Copy)]
 pub(super) struct Turn {
     pub ranks: usize,
-    root: usize,
+    pub root: usize,
 }
 
 impl Turn {

@@ -92,6 +92,11 @@ impl Nodes {
         self.place[rank].1
     }
 
+    /// The ranks of each follow one another, and those of the next node follow them.
+    pub fn are_intervals(&self) -> bool {
+        self.members.concat().is_sorted()
+    }
+
     /// The ranks of `node`, in order.
     pub fn members(&self, node: usize) -> &[usize] {
         &self.members[node]
@@ -109,7 +114,7 @@ pub fn moves(shape: &Shape, nodes: &Nodes, radix: usize, leaders: usize, me: usi
         }
         Op::GatherAll => view.gather_all(list),
         Op::Exchange => view.exchange(list),
-        Op::Permute { .. } => {}
+        _ => {}
     }
 }
 

@@ -20,10 +20,11 @@
 //! Nobody can tell `All` from `My` where source and destination are private: it is `My` there.
 
 mod gmtu;
+mod reduce;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::flow::Move;
+use super::flow::{Move, reduce::acts};
 use super::{Buffer, Flow, In, Kind, Op, OpKind, Out, Plan, Scheme, Shape, Signal, Span, Step, Totals, Way};
 
 impl Shape {
@@ -31,8 +32,8 @@ impl Shape {
     /// or this sync mode. The answer is the same on every rank.
     ///
     /// # Panics
-    /// If `me` or the root is no rank, a broadcast has no pieces, a permutation is not one of all ranks, or nodes are
-    /// not of these ranks.
+    /// If `me` or the root is no rank, a broadcast has no pieces, a permutation is not one of all ranks, nodes are
+    /// not of these ranks, or vectors are not of whole elements.
     pub fn plan(&self, me: usize) -> Option<Plan> {
         assert!(me < self.ranks && self.op.root().is_none_or(|root| root < self.ranks), "plan: no such rank");
         assert!(!matches!(self.op, Op::Broadcast { pieces: 0, .. }), "plan: a broadcast has one piece at least");
@@ -43,13 +44,16 @@ impl Shape {
             assert!(to[me] != Op::UNKNOWN, "plan: a rank knows where its block goes");
         }
         assert!(self.nodes.as_ref().is_none_or(|n| n.ranks() == self.ranks), "plan: nodes are of other ranks");
+        let whole = self.grain > 0 && self.len.is_multiple_of(self.grain);
+        assert!(!self.op.combines() || whole, "plan: vectors are of whole elements");
         if !self.fits() {
             return None;
         }
         let mut lowering = Lowering::new(self, me);
         match self.flow {
-            Flow::Leader(leader) => lowering.leader(leader.unwrap_or(self.leader()) % self.ranks),
+            Flow::Leader(leader) => lowering.leader(self.leads(leader)),
             Flow::Last => lowering.last(),
+            _ if self.op.combines() => lowering.reduction(&acts(self, me)?),
             flow => lowering.by_scheme(&flow.moves(self, me)?),
         }
         Some(lowering.plan)
@@ -62,6 +66,7 @@ impl Shape {
         let (push, swaps) = (self.way == Way::Push, self.swaps());
         let direct = matches!(self.flow, Flow::Flat | Flow::Pairwise | Flow::Xor);
         let flow = match (self.scheme, self.flow) {
+            (scheme, _) if self.op.combines() && scheme != Scheme::Fused => false,
             // One rank's steps depend on all others having entered: that is not what `My` says.
             (Scheme::Fused, Flow::Leader(_) | Flow::Last) => shared && self.sync.0 != In::My && known && !swaps,
             // What is overwritten has been sent, or copied to where it is got from, in these orders and ways.
@@ -81,7 +86,7 @@ impl Shape {
                 OpKind::Broadcast => matches!(flow, Flow::Tree(_)),
                 OpKind::GatherAll => flow == Flow::Ring,
                 OpKind::Exchange => flow == Flow::Xor,
-                OpKind::Scatter | OpKind::Gather | OpKind::Permute => flow == Flow::Flat,
+                _ => flow == Flow::Flat,
             },
         };
         flow && self.flow.serves(self)
@@ -94,6 +99,11 @@ impl Shape {
             Op::Broadcast { root, .. } | Op::Scatter { root } if self.ranks == 2 => 1 - root,
             _ => self.op.root().unwrap_or(0),
         }
+    }
+
+    /// Who does it all, if this one is named, or nobody.
+    fn leads(&self, named: Option<usize>) -> usize {
+        named.unwrap_or(self.leader()) % self.ranks
     }
 
     /// Where the sender of a message has `block`.
@@ -382,9 +392,9 @@ impl<'a> Lowering<'a> {
     }
 
     /// The whole operation, and the release.
-    fn all(&self) -> Vec<Step> {
+    fn all(&mut self) -> Vec<Step> {
         let shape = self.shape;
-        let mut steps = vec![];
+        let mut steps = if shape.op.combines() { self.all_combined() } else { vec![] };
         for from in 0..shape.ranks {
             for to in 0..shape.ranks {
                 let blocks = shape.between(from, to);

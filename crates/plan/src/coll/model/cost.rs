@@ -35,6 +35,8 @@ pub struct Machine {
     pub far: Link,
     /// To copy a byte in one's own memory.
     pub copy: f64,
+    /// To combine a byte with one of one's own.
+    pub combine: f64,
 }
 
 /// When the last rank returns, if all enter at once. Nothing if there are no plans.
@@ -44,10 +46,11 @@ pub struct Machine {
 /// use partage_plan::coll::{Flow, In, Kind, Op, Out, Scheme, Shape, Way};
 ///
 /// let near = Link { latency: 2.0, overhead: 1.0, gap: 3.0, byte: 0.5 };
-/// let machine = Machine { near, far: near, copy: 0.0 };
+/// let machine = Machine { near, far: near, copy: 0.0, combine: 0.0 };
 /// let (op, way, scheme, sync) = (Op::Broadcast { root: 0, pieces: 1 }, Way::Push, Scheme::Fused, (In::No, Out::My));
-/// let (nodes, source, dest) = (None, Kind::Shared, Kind::Shared);
-/// let flat = Shape { op, flow: Flow::Flat, way, scheme, sync, ranks: 2, nodes, len: 8, stride: 8, source, dest, in_place: false };
+/// let (nodes, source, dest, in_place) = (None, Kind::Shared, Kind::Shared, false);
+/// let (flow, ranks, len, stride, grain, ordered) = (Flow::Flat, 2, 8, 8, 1, false);
+/// let flat = Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place, grain, ordered };
 /// assert_eq!(cost(&flat, &machine), Some(1.0 + 8.0 * 0.5 + 2.0 + 1.0));
 ///
 /// let many = Shape { ranks: 1000, ..flat };
@@ -109,7 +112,7 @@ impl World<'_> {
         match *step {
             Step::Put { to, src, .. } => self.signal(me, to, Signal::Data, src.len),
             Step::Signal { to, signal } => self.signal(me, to, signal, 0),
-            Step::Get { .. } | Step::Copy { .. } | Step::Carry { .. } | Step::Each { .. } => {
+            Step::Get { .. } | Step::Copy { .. } | Step::Carry { .. } | Step::Each { .. } | Step::Combine { .. } => {
                 self.ranks[me].clock += self.copied(me, step);
             }
             Step::Send { to, ref src } => {
@@ -119,6 +122,13 @@ impl World<'_> {
             }
             Step::Take { from, .. } => match self.mail.entry((from, me)).or_default().pop_front() {
                 Some(at) => self.receive(me, from, at),
+                None => return false,
+            },
+            Step::TakeCombine { from, dst, .. } => match self.mail.entry((from, me)).or_default().pop_front() {
+                Some(at) => {
+                    self.receive(me, from, at);
+                    self.ranks[me].clock += dst.len as f64 * self.machine.combine;
+                }
                 None => return false,
             },
             Step::Wait { from, signal, n } => match self.signals.get(&(from, me, signal)).and_then(|s| s.get(n - 1)) {
@@ -205,7 +215,7 @@ impl World<'_> {
         all
     }
 
-    /// How long a copy takes.
+    /// How long a copy takes, or combining.
     fn copied(&self, me: usize, step: &Step) -> f64 {
         let there = |rank: usize, len: usize| {
             let link = self.link(me, rank);
@@ -213,6 +223,7 @@ impl World<'_> {
         };
         match *step {
             Step::Get { from, src, .. } => there(from, src.len),
+            Step::Combine { from, src, .. } => there(from, src.len) + src.len as f64 * self.machine.combine,
             Step::Carry { from, src, to, .. } if (from, to) != (me, me) => there(from, src.len) + there(to, src.len),
             Step::Carry { src, .. } | Step::Copy { src, .. } => src.len as f64 * self.machine.copy,
             Step::Each { len, ref step } => match **step {

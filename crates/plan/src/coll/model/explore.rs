@@ -8,10 +8,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::Run;
 use super::cells::Cells;
+use super::values::{NOTHING, Value, Values};
 use crate::coll::{Buffer, In, Kind, Out, Signal, Span, Step};
-
-/// Nothing has been written there.
-const NOTHING: u16 = 0;
 
 /// Goes through all states of these collectives, with mail that holds `depth` messages for each pair: how many there
 /// are.
@@ -19,7 +17,7 @@ const NOTHING: u16 = 0;
 /// # Errors
 /// What is wrong in one of them, in words.
 pub fn explore(runs: &[Run], depth: usize) -> Result<usize, String> {
-    let world = World { runs, ranks: runs[0].shape.ranks, depth, cells: Cells::new(runs) };
+    let world = World { runs, ranks: runs[0].shape.ranks, depth, cells: Cells::new(runs), values: Values::new(runs) };
     let mut first = world.first();
     world.settle(&mut first);
     let mut seen = HashSet::from([first.clone()]);
@@ -45,6 +43,7 @@ struct World<'a> {
     ranks: usize,
     depth: usize,
     cells: Cells<'a>,
+    values: Values,
 }
 
 /// How far a rank is in a collective.
@@ -61,7 +60,7 @@ enum At {
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Flight {
     Made,
-    Read(Vec<u16>),
+    Read(Vec<Value>),
     Arrived,
 }
 
@@ -72,13 +71,13 @@ type Made = (usize, Option<usize>);
 struct State {
     /// By collective and rank.
     at: Vec<At>,
-    memory: Vec<u16>,
+    memory: Vec<Value>,
     /// By collective, rank and step.
     puts: BTreeMap<(usize, usize, usize), Flight>,
     /// By context, sender, receiver and kind.
     signals: BTreeMap<(usize, usize, usize, Signal), Vec<Made>>,
     /// By context, sender and receiver.
-    mail: BTreeMap<(usize, usize, usize), Vec<Vec<u16>>>,
+    mail: BTreeMap<(usize, usize, usize), Vec<Vec<Value>>>,
     /// By collective and rank.
     arrived: Vec<usize>,
     /// By collective.
@@ -87,27 +86,15 @@ struct State {
 
 impl World<'_> {
     fn first(&self) -> State {
-        let mut memory = vec![NOTHING; self.cells.total()];
-        for (run, r) in self.runs.iter().enumerate() {
-            for block in 0..r.shape.blocks() {
-                let (rank, span) = r.shape.origin(block);
-                let cells = self.cells.range(run, rank, span);
-                memory[cells].iter_mut().enumerate().for_each(|(i, cell)| *cell = self.symbol(run, block, i));
-            }
-        }
         State {
             at: vec![At::Outside; self.runs.len() * self.ranks],
-            memory,
+            memory: self.values.first(self.runs, &self.cells),
             puts: BTreeMap::new(),
             signals: BTreeMap::new(),
             mail: BTreeMap::new(),
             arrived: vec![0; self.runs.len() * self.ranks],
             released: vec![false; self.runs.len()],
         }
-    }
-
-    fn symbol(&self, run: usize, block: usize, place: usize) -> u16 {
-        (1 + (run * self.ranks * self.ranks + block) * 16 + place) as u16
     }
 
     /// Does what lets others go on, or hinders nobody.
@@ -230,6 +217,18 @@ impl World<'_> {
                             data = rest;
                         }
                     }
+                    Step::Combine { from, src, dst, before } => {
+                        let data = self.read(&new, by, from, src)?;
+                        self.combine(&mut new, by, dst, before, &data)?;
+                    }
+                    Step::TakeCombine { from, dst, before } => {
+                        let mail = new.mail.entry((r.context, from, rank)).or_default();
+                        if mail.is_empty() {
+                            continue;
+                        }
+                        let data = mail.remove(0);
+                        self.combine(&mut new, by, dst, before, &data)?;
+                    }
                     Step::Last { .. } => {
                         new.arrived[i] += 1;
                         if (0..self.ranks).all(|rank| new.arrived[run * self.ranks + rank] > 0) {
@@ -270,7 +269,26 @@ impl World<'_> {
         self.write(state, by, to, dst, &data)
     }
 
-    fn read(&self, state: &State, by: (usize, usize), owner: usize, span: Span) -> Result<Vec<u16>, String> {
+    /// Of two values, the one that is combined comes first if it is `before`.
+    fn combine(
+        &self,
+        state: &mut State,
+        by: (usize, usize),
+        dst: Span,
+        before: bool,
+        data: &[Value],
+    ) -> Result<(), String> {
+        let mut all = self.read(state, by, by.1, dst)?;
+        if all.len() != data.len() {
+            return Err(format!("{by:?} (collective, rank) combines {} with {dst:?}", data.len()));
+        }
+        for (a, &b) in all.iter_mut().zip(data) {
+            *a = if before { self.values.combine(b, *a) } else { self.values.combine(*a, b) };
+        }
+        self.write(state, by, by.1, dst, &all)
+    }
+
+    fn read(&self, state: &State, by: (usize, usize), owner: usize, span: Span) -> Result<Vec<Value>, String> {
         self.touch(state, by, owner, span)?;
         let data = state.memory[self.cells.range(by.0, owner, span)].to_vec();
         match data.contains(&NOTHING) {
@@ -287,7 +305,7 @@ impl World<'_> {
         by: (usize, usize),
         owner: usize,
         span: Span,
-        data: &[u16],
+        data: &[Value],
     ) -> Result<(), String> {
         self.touch(state, by, owner, span)?;
         state.memory[self.cells.range(by.0, owner, span)].copy_from_slice(data);
@@ -331,15 +349,6 @@ impl World<'_> {
         if let Some(i) = state.at.iter().position(|&at| at != At::Returned) {
             return Err(format!("rank {} never ends collective {}", i % self.ranks, i / self.ranks));
         }
-        for (run, r) in self.runs.iter().enumerate() {
-            for (rank, block) in (0..self.ranks).flat_map(|k| (0..r.shape.blocks()).map(move |b| (k, b))) {
-                let Some(span) = r.shape.target(rank, block) else { continue };
-                let got = &state.memory[self.cells.range(run, rank, span)];
-                if !got.iter().enumerate().all(|(i, &got)| got == self.symbol(run, block, i)) {
-                    return Err(format!("rank {rank} has something else than block {block} of collective {run}"));
-                }
-            }
-        }
-        Ok(())
+        self.values.check(self.runs, &self.cells, &state.memory)
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use super::cells::Cells;
+use super::values::{NOTHING, Value, Values};
 use super::{Place, Run};
 use crate::coll::{Buffer, In, Kind, Out, Plan, Shape, Signal, Span, Step};
 
@@ -29,6 +30,8 @@ struct Node {
 struct Effect {
     node: usize,
     write: bool,
+    /// What is written is combined with what is there: before it, or after it.
+    combine: Option<bool>,
     message: usize,
     owner: usize,
     span: Span,
@@ -226,44 +229,38 @@ impl<'a> Graph<'a> {
 
     /// All conflicts are ordered, so any one order shows what comes out in every one.
     fn check_result(&self) -> Result<(), String> {
-        let cells = Cells::new(self.runs);
-        let mut memory: Vec<Option<(usize, usize, usize)>> = vec![None; cells.total()];
+        let (cells, values) = (Cells::new(self.runs), Values::new(self.runs));
+        let mut memory = values.first(self.runs, &cells);
         let mut messages = vec![vec![]; self.effects.len()];
-        for (run, r) in self.runs.iter().enumerate() {
-            for block in 0..r.shape.blocks() {
-                let (rank, span) = r.shape.origin(block);
-                let cells = &mut memory[cells.range(run, rank, span)];
-                cells.iter_mut().enumerate().for_each(|(i, cell)| *cell = Some((run, block, i)));
-            }
-        }
         for &e in &self.effects {
-            let at = &mut memory[cells.range(self.nodes[e.node].run, e.owner, e.span)];
-            let data = &mut messages[e.message];
-            if !e.write {
-                *data = at.to_vec();
-            } else if data.len() == at.len() {
-                at.copy_from_slice(data);
-            } else {
-                return Err(self.at(e.node, &format!("writes {} from {} that were read", place(e), data.len())));
+            let run = self.nodes[e.node].run;
+            let at = &mut memory[cells.range(run, e.owner, e.span)];
+            let data: &mut Vec<Value> = &mut messages[e.message];
+            let grain = self.runs[run].shape.grain;
+            match e.write {
+                false => *data = at.to_vec(),
+                true if data.len() != at.len() => {
+                    return Err(self.at(e.node, &format!("writes {} from {} that were read", place(e), data.len())));
+                }
+                true if e.combine.is_some() && !(e.span.at.is_multiple_of(grain) && at.len().is_multiple_of(grain)) => {
+                    return Err(self.at(e.node, &format!("writes {}, which cuts elements of {grain}", place(e))));
+                }
+                true => {
+                    for (cell, &new) in at.iter_mut().zip(&*data) {
+                        *cell = match e.combine {
+                            Some(true) => values.combine(new, *cell),
+                            Some(false) => values.combine(*cell, new),
+                            None => new,
+                        };
+                    }
+                }
             }
-            if at.contains(&None) {
+            if at.contains(&NOTHING) {
                 let words = format!("touches {}, where nothing has been written", place(e));
                 return Err(self.at(e.node, &words));
             }
         }
-        for (run, r) in self.runs.iter().enumerate() {
-            for (rank, block) in (0..r.shape.ranks).flat_map(|k| (0..r.shape.blocks()).map(move |b| (k, b))) {
-                let Some(span) = r.shape.target(rank, block) else { continue };
-                for (i, &got) in memory[cells.range(run, rank, span)].iter().enumerate() {
-                    if got != Some((run, block, i)) {
-                        return Err(format!(
-                            "collective {run}: rank {rank} has {got:?} (collective, block, place) instead of block {block} in {span:?}"
-                        ));
-                    }
-                }
-            }
-        }
-        Ok(())
+        values.check(self.runs, &cells, &memory)
     }
 
     fn at(&self, node: usize, words: &str) -> String {
@@ -317,6 +314,17 @@ impl Draft {
                 dst.iter().for_each(|&dst| self.effect(node, true, rank, dst));
                 self.taken[pair].push((node, first..self.effects.len()));
             }
+            Step::Combine { from, src, dst, before } => {
+                self.effect(node, false, from, src);
+                self.combined(node, rank, dst, before);
+                self.messages += 1;
+            }
+            Step::TakeCombine { from, dst, before } => {
+                let pair = self.pair(context, from, rank);
+                let first = self.effects.len();
+                self.combined(node, rank, dst, before);
+                self.taken[pair].push((node, first..first + 1));
+            }
             Step::Arrive | Step::Last { .. } => self.arrivals[context * self.ranks + rank].push((run, node)),
             Step::Release => self.releases[run] = Some(node),
             Step::Wait { .. } | Step::Meet { .. } | Step::Released => self.waits.push((node, place, step.clone())),
@@ -329,7 +337,12 @@ impl Draft {
     }
 
     fn effect(&mut self, node: usize, write: bool, owner: usize, span: Span) {
-        self.effects.push(Effect { node, write, message: self.messages, owner, span });
+        self.effects.push(Effect { node, write, combine: None, message: self.messages, owner, span });
+    }
+
+    fn combined(&mut self, node: usize, owner: usize, span: Span, before: bool) {
+        let (message, combine) = (self.messages, Some(before));
+        self.effects.push(Effect { node, write: true, combine, message, owner, span });
     }
 
     fn copied(&mut self, node: usize, (from, src): (usize, Span), (to, dst): (usize, Span)) {

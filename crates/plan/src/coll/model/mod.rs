@@ -11,7 +11,8 @@
 //! - The sync mode, for every touch of data: who has entered before it, who returns after it. Private data are touched by
 //!   their own rank only.
 //! - Two touches of one place, of which one writes, are ordered: those of scratch by other collectives included.
-//! - The postcondition, by symbols instead of data.
+//! - The postcondition, by symbols instead of data: of a reduction, which operands were combined, in which order. It cuts no
+//!   elements.
 //!
 //! [`explore`](fn@explore) decides the same by going through all states that can be reached, which is possible for few
 //! ranks: it is there to check the checker.
@@ -22,6 +23,7 @@ mod cells;
 mod cost;
 mod explore;
 mod graph;
+mod values;
 
 pub use cost::{Link, Machine, cost};
 pub use explore::explore;
@@ -79,9 +81,10 @@ pub enum Verdict {
 /// use partage_plan::coll::{model, Flow, In, Kind, Op, Out, Scheme, Shape, Step, Way};
 ///
 /// let op = Op::Gather { root: 0 };
-/// let (source, dest) = (Kind::Shared, Kind::Shared);
-/// let sync = (In::My, Out::My);
-/// let shape = Shape { op, flow: Flow::Flat, way: Way::Push, scheme: Scheme::Fused, sync, ranks: 3, nodes: None, len: 2, stride: 2, source, dest, in_place: false };
+/// let (flow, way, scheme, sync) = (Flow::Flat, Way::Push, Scheme::Fused, (In::My, Out::My));
+/// let (ranks, nodes, len, stride, grain, ordered) = (3, None, 2, 2, 1, false);
+/// let (source, dest, in_place) = (Kind::Shared, Kind::Shared, false);
+/// let shape = Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place, grain, ordered };
 /// let mut run = model::Run::new(&shape, 0).unwrap();
 /// assert_eq!(model::check(&[run.clone()]), Ok(()));
 /// run.plans[1].steps.retain(|step| !matches!(step, Step::Wait { .. }));
