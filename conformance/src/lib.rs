@@ -3,7 +3,7 @@
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
 //! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks, [`slots`] and [`halo`] those of lanes and of what is built of them,
 //! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`signal`] and [`ways`] those of
-//! semaphores and of signals by every way, [`remote`] that of other threads of ranks, [`mailbox`] that of mailboxes, [`coll`] and [`mod@reduce`] those of collectives, [`found`] what reviews found, [`litmus`] what the
+//! semaphores and of signals by every way, [`remote`] that of other threads of ranks, [`mailbox`] that of mailboxes, [`coll`], [`mod@reduce`] and [`counts`] those of collectives, [`found`] what reviews found, [`litmus`] what the
 //! memory model promises. [`soak`] is random traffic with checked contents, for as long as one likes.
 
 use partage::prelude::*;
@@ -18,6 +18,7 @@ pub mod am;
 pub mod array;
 pub mod atomic;
 pub mod coll;
+pub mod counts;
 pub mod found;
 pub mod halo;
 pub mod litmus;
@@ -54,6 +55,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(&mailbox::CASES)
         .chain(&coll::CASES)
         .chain(&reduce::CASES)
+        .chain(&counts::CASES)
         .chain(&found::CASES)
         .chain(&litmus::CASES)
 }

@@ -1,7 +1,7 @@
 //! Blocks of different lengths: their plans are run in random orders, and where all are equally long the checker has its say.
 
-use partage_plan::coll::model::{self, Run};
-use partage_plan::coll::{Buffer, Plan, Ragged, Signal, Span, Step};
+use partage_plan::coll::model::{self, Run, Verdict};
+use partage_plan::coll::{Buffer, Flow, In, Kind, Op, Out, Plan, Ragged, Scheme, Shape, Signal, Span, Step, Way};
 
 /// What all ranks have while they run their plans, one step of somebody's at a time.
 struct Ranks {
@@ -97,5 +97,43 @@ fn blocks_of_all_lengths_arrive() {
             }
         }
         assert!(all.signals.iter().all(|&n| n == 0), "signals that nobody counts");
+    }
+}
+
+/// Where all blocks are equally long they are those of the plain operation, which the checker knows.
+#[test]
+fn equal_blocks_are_checked() {
+    let (source, dest) = (Kind::Private, Kind::Private);
+    for ranks in 1..=5 {
+        for op in [Op::Exchange, Op::GatherAll] {
+            for (len, room) in [(3, 3 * ranks), (7, 2 * ranks), (5, ranks)] {
+                let same = op == Op::GatherAll;
+                let shape = Shape {
+                    op: op.clone(),
+                    flow: Flow::Flat,
+                    way: Way::Pull,
+                    scheme: Scheme::Fused,
+                    sync: (In::My, Out::My),
+                    ranks,
+                    nodes: None,
+                    len,
+                    stride: len,
+                    source,
+                    dest,
+                    in_place: false,
+                    grain: 1,
+                    ordered: false,
+                };
+                let plan = |me| Ragged { me, sent: vec![len; ranks], come: vec![len; ranks], same, room }.plan();
+                let run = |context| Run { shape: shape.clone(), plans: (0..ranks).map(plan).collect(), context };
+                let runs = [run(0), run(1), run(0)];
+                assert_eq!(model::check(&runs), Ok(()), "{op:?} of {ranks} ranks");
+                if ranks < 4 {
+                    for wait in model::waits(&runs[..1]) {
+                        assert_ne!(model::without(&runs, wait), Verdict::Idle, "{op:?} of {ranks} ranks: {wait:?}");
+                    }
+                }
+            }
+        }
     }
 }

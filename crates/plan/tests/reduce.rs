@@ -92,8 +92,10 @@ fn survey() {
             count += 1;
             let r = run(&shape, 0);
             let most = r.plans.iter().map(|p| p.scratch).max().unwrap_or(0);
-            let result = if most > shape.scratch() { Err(format!("scratch {most} {}", shape.scratch())) } else { Ok(()) };
-            let result = result.and_then(|_| model::check(&[r.clone()])).and_then(|_| model::check(&[r.clone(), r.clone()]));
+            let result =
+                if most > shape.scratch() { Err(format!("scratch {most} {}", shape.scratch())) } else { Ok(()) };
+            let result =
+                result.and_then(|_| model::check(&[r.clone()])).and_then(|_| model::check(&[r.clone(), r.clone()]));
             if let Err(what) = result {
                 let key = format!("{:?} {:?} {:?} in_place {}", shape.op.kind(), shape.flow, shape.way, shape.in_place);
                 let e = wrong.entry(key).or_insert((0, format!("{what}\n{r:#?}")));

@@ -242,7 +242,10 @@ impl Engine {
         let part = (part.min(call.len) / grain * grain).max(grain);
         if longest.is_some_and(|longest| longest < part) {
             let (me, room) = (self.desk.rank(), self.desk.scratch_len());
-            panic!("rank {me}: {}: an element has {grain} bytes, and scratch {room} for all ranks; make elements smaller", call.op);
+            panic!(
+                "rank {me}: {}: an element has {grain} bytes, and scratch {room} for all ranks; make elements smaller",
+                call.op
+            );
         }
         Cut { algorithm, part, parts: call.len.div_ceil(part).max(1) }
     }

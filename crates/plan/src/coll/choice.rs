@@ -196,6 +196,9 @@ const PUSH: Algorithm = Algorithm { flow: Flow::Flat, way: Way::Push, scheme: Sc
 const PULL: Algorithm = Algorithm { way: Way::Pull, ..PUSH };
 
 impl Algorithm {
+    /// Every block straight to where it must be, got by its receiver.
+    pub const PULL: Algorithm = PULL;
+
     /// Does it have plans for such a call, if its shape says on which nodes ranks are, and where those matter, ordered operands
     /// included, nodes have [intervals of them](Nodes::are_intervals)?
     pub fn fits(&self, op: OpKind, setting: &Setting) -> bool {

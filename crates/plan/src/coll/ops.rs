@@ -54,6 +54,21 @@ pub enum OpKind {
     Prefix,
 }
 
+impl OpKind {
+    /// All of them.
+    pub const ALL: [OpKind; 9] = [
+        OpKind::Broadcast,
+        OpKind::Scatter,
+        OpKind::Gather,
+        OpKind::GatherAll,
+        OpKind::Exchange,
+        OpKind::Permute,
+        OpKind::Reduce,
+        OpKind::AllReduce,
+        OpKind::Prefix,
+    ];
+}
+
 impl Op {
     /// Where the block of another rank goes that this one need not know of.
     pub const UNKNOWN: usize = usize::MAX;

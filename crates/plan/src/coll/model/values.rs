@@ -98,7 +98,9 @@ impl Values {
                 let operands: Vec<usize> = shape.operands(rank).collect();
                 match operands.is_empty() {
                     // In place, the operand is still there.
-                    true if origin == dest => self.has(run, rank, &memory[cells.range(run, rank, dest)], &[rank], true)?,
+                    true if origin == dest => {
+                        self.has(run, rank, &memory[cells.range(run, rank, dest)], &[rank], true)?
+                    }
                     true => self.has(run, rank, &memory[cells.range(run, rank, dest)], &[], true)?,
                     false => {
                         self.has(run, rank, &memory[cells.range(run, rank, dest)], &operands, shape.ordered)?;
