@@ -65,6 +65,26 @@ fn collectives_in_a_phase() {
             mine[0] += b.get(0);
         });
         assert_eq!(a.get(0), 2.0);
+        a.own(|mut mine| {
+            mine[1] = job.value(me).sum();
+            job.all_reduce(&mut mine, Max).run();
+        });
+        assert_eq!(a.get(1), 3.0);
+        job.barrier();
+    });
+}
+
+/// A function may have data of its own, as long as it can be copied; its types are found out.
+#[test]
+fn functions_of_reductions() {
+    partage::test(3, |job| {
+        let (k, mut v) = (3u64, vec![1u64]);
+        job.all_reduce(&mut v, Ordered(move |a, b| a + b * k)).run();
+        assert_eq!(v, [7]);
+        let least = job
+            .value([1.0f64, 2.0])
+            .all_reduce(Commutative(|a: [f64; 2], b: [f64; 2]| if a[0] < b[0] { a } else { b }));
+        assert_eq!(least, [1.0, 2.0]);
     });
 }
 
