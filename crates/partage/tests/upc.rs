@@ -1396,12 +1396,12 @@ macro_rules! of_all_types {
 #[test]
 fn all_reduce() {
     macro_rules! each {
-        ($job:ident, $($t:ty)+) => { $({
+        ($job:ident, $($t:ty)+) => {{ $({
             let src = $job.array::<$t>(Layout::block_cyclic(23, 3)).unwrap();
             src.my_indices().for_each(|i| src.put(i, (i % 7) as $t));
             let sum = (0..23).map(|i| (i % 7) as $t).sum();
             assert_eq!($job.fold(&src, Sum).root(TeamRank(1)).run(), ($job.rank().0 == 1).then_some(sum));
-        })+ };
+        })+ }};
     }
     partage::test(3, |job| of_all_types!(job, each));
 }
@@ -1409,12 +1409,12 @@ fn all_reduce() {
 #[test]
 fn all_prefix_reduce() {
     macro_rules! each {
-        ($job:ident, $($t:ty)+) => { $({
+        ($job:ident, $($t:ty)+) => {{ $({
             let [src, mut dst] = [(); 2].map(|_| $job.array::<$t>(Layout::block_cyclic(23, 3)).unwrap());
             src.my_indices().for_each(|i| src.put(i, (i % 7) as $t));
             $job.prefix_fold(&src, Sum).to(&mut dst).run();
             dst.my_indices().for_each(|i| assert_eq!(dst.get(i), (0..=i).map(|i| (i % 7) as $t).sum()));
-        })+ };
+        })+ }};
     }
     partage::test(3, |job| of_all_types!(job, each));
 }
@@ -1436,23 +1436,28 @@ fn reduce_operations() {
     });
 }
 
+/// A number and ten to its digits: one number is written after the other.
+fn then(x: [u64; 2], y: [u64; 2]) -> [u64; 2] {
+    [x[0].wrapping_mul(y[1]).wrapping_add(y[0]), x[1].wrapping_mul(y[1])]
+}
+
 #[test]
 fn reduce_functions() {
     partage::test(3, |job| {
-        let src = job.array::<u64>(Layout::block_cyclic(8, 2)).unwrap();
-        src.my_indices().for_each(|i| src.put(i, i as u64 + 1));
-        assert_eq!(job.fold(&src, Ordered(|x, y| 10 * x + y)).run(), Some(12_345_678));
-        assert_eq!(job.fold(&src, Commutative(|x: u64, y| x.max(y))).run(), Some(8));
+        let src = job.array::<[u64; 2]>(Layout::block_cyclic(8, 2)).unwrap();
+        src.my_indices().for_each(|i| src.put(i, [i as u64 + 1, 10]));
+        assert_eq!(job.fold(&src, Ordered(then)).run(), Some([12_345_678, 100_000_000]));
+        let larger = Commutative(|x: [u64; 2], y: [u64; 2]| x.max(y));
+        assert_eq!(job.fold(&src, larger).run(), Some([8, 10]));
     });
 }
 
 #[test]
 fn reduce_phase() {
     partage::test(3, |job| {
-        let digits = Ordered(|x: u64, y: u64| x.wrapping_mul(10).wrapping_add(y));
-        let src = job.array::<u64>(Layout::block_cyclic(20, 4)).unwrap();
-        src.my_indices().for_each(|i| src.put(i, i as u64 % 10));
-        assert_eq!(job.fold(src.slice(5..18), digits).run(), Some(5_678_901_234_567));
+        let src = job.array::<[u64; 2]>(Layout::block_cyclic(20, 4)).unwrap();
+        src.my_indices().for_each(|i| src.put(i, [i as u64 % 10, 10]));
+        assert_eq!(job.fold(src.slice(5..18), Ordered(then)).run().unwrap()[0], 5_678_901_234_567);
     });
 }
 
