@@ -29,15 +29,25 @@ fn ranks() {
             ("buffers", _) => job.gather_all(&one).to(&mut all).run(),    // @private
             ("started", 1) => job.scope(|s| job.gather_all(&one).to(&mut all).start(s).wait()), // @started
             ("started", _) => job.broadcast(&mut one).run(),              // @run
+            ("functions", 2) => job.all_reduce(&mut one, Max).run(),      // @max
+            ("functions", _) => job.all_reduce(&mut one, Sum).run(),      // @sum
+            ("prefixes", 1) => job.prefix_reduce(&mut one, Sum).exclusive().run(), // @exclusive
+            ("prefixes", _) => job.prefix_reduce(&mut one, Sum).run(),    // @inclusive
+            ("a function that panics", _) => {
+                let mut one = [u64::from(me); 4];
+                let f = |x: u64, y: u64| if y == 3 { panic!("three is too many") } else { x + y }; // @function
+                job.scope(|s| drop(job.all_reduce(&mut one, Ordered(f)).start(s)));
+            }
             ("twice", _) => job.permute(&one, TeamRank(me / 2)).to(&mut all).run(), // @twice
-            ("small", 3) => job.gather_all(&one).to(&mut all[..15]).run(), // @small
+            ("small", 3) => job.gather_all(&one).to(&mut all[..15]).run(),          // @small
             ("small", _) => job.gather_all(&one).to(&mut all).run(),
             ("called", 1) => job.rpc(Rank(2), |job, ()| job.broadcast(&mut [0u8; 9]).run(), ()).wait(), // @called
-            ("never" | "never, started" | "killed" | "killed, started", 1) => {
+            ("never" | "never, started" | "never, reduced" | "killed" | "killed, started", 1) => {
                 job.println("ready");
                 job.wait_until(|| false);
             }
             ("never" | "killed", _) => job.broadcast(&mut one).root(TeamRank(1)).run(), // @never
+            ("never, reduced", _) => assert_eq!(job.value(1).sum(), 4),                 // @never_reduced
             ("never, started" | "killed, started", _) => job.scope(|s| {
                 let event = job.gather_all(&array).to(&mut all).sync(In::All, Out::My).start(s); // @never_started
                 event.wait();
@@ -68,9 +78,11 @@ fn calls_that_differ() {
         ("roots", ["root 1", "root 3"], both(at!("one"), at!("three"))),
         ("lengths", ["gather of 24 bytes", "gather of 32 bytes"], both(at!("shorter"), at!("longer"))),
         ("elements", ["4 an element", "8 an element"], both(at!("u32"), at!("u64"))),
-        ("types", ["exchange of 8 bytes", "different types"], both(at!("f64"), at!("i64"))),
+        ("types", ["exchange of 8 bytes", "different types or operations"], both(at!("f64"), at!("i64"))),
         ("modes", ["My/All", "All/All"], both(at!("my"), at!("all"))),
         ("buffers", ["shared to private", "private to private"], both(at!("shared"), at!("private"))),
+        ("functions", ["all_reduce of 32 bytes", "different types or operations"], both(at!("max"), at!("sum"))),
+        ("prefixes", ["exclusive", "prefix_reduce of 32 bytes"], both(at!("exclusive"), at!("inclusive"))),
         ("started", ["broadcast of 32 bytes", "gather_all of 32 bytes"], both(at!("started"), at!("run"))),
     ] {
         for mapping in EVERY {
@@ -100,17 +112,20 @@ fn mistakes() {
         job(mapping, "called")
             .end()
             .failed_soon(101, &["rank 2", "broadcast in a function that was called", &at!("called")]);
+        let ended = job(mapping, "a function that panics").end();
+        ended.failed_soon(101, &["rank ", "three is too many", &at!("function")]);
         job(mapping, "panics").end().failed_soon(101, &["rank 2", "not today", &at!("panics")]);
     }
 }
 
 #[test]
 fn a_rank_that_never_comes_is_reported() {
-    let (never, started) = (at!("never"), at!("never_started"));
+    let (never, started, reduced) = (at!("never"), at!("never_started"), at!("never_reduced"));
     for (mapping, reference) in [(Threads, "0"), (Processes, "0"), (Hybrid, "0"), (Hybrid, "1")] {
         for (case, parts) in [
             ("never", ["waiting in broadcast at ", &never, "root 1", "for rank 1 to pass its data"]),
             ("never, started", ["waiting in gather_all at ", &started, "step 2 of ", "for all ranks to enter"]),
+            ("never, reduced", ["waiting in all_reduce at ", &reduced, "step ", "for rank "]),
         ] {
             let running = job(mapping, case).env("PARTAGE_REFERENCE", reference).start();
             running.report_says(|text| text.lines().any(|line| parts.iter().all(|part| line.contains(part))));

@@ -133,7 +133,7 @@ impl Engine {
         if let Some([(a, mine), (b, other)]) = self.other(task) {
             let why = match mine.agrees(&other) {
                 true => "no two may send to one",
-                false if mine.kind != other.kind => "their elements are of different types",
+                false if mine.kind != other.kind => "they have different types or operations",
                 false => "all must make the same call",
             };
             let [a, b] = [a, b].map(|member| self.rank_of(member));

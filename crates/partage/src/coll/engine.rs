@@ -277,7 +277,9 @@ impl fmt::Display for Waits<'_> {
         };
         match step {
             Some(Step::Wait { from, signal, .. }) => write!(f, ": for {} {})", rank(*from), what(signal)),
-            Some(Step::Take { from, .. }) => write!(f, ": for {} to pass its data)", rank(*from)),
+            Some(Step::Take { from, .. } | Step::TakeCombine { from, .. }) => {
+                write!(f, ": for {} to pass its data)", rank(*from))
+            }
             Some(Step::Send { to, .. }) => write!(f, ": for {} to read what came before)", rank(*to)),
             Some(Step::Meet { .. } | Step::Arrive | Step::Last { .. }) => write!(f, ": for all ranks to enter)"),
             Some(Step::Released) => write!(f, ": for the rank that does it)"),
