@@ -40,7 +40,8 @@ impl Shape {
     /// The operand of `rank` is put aside before anything else: others get it, or it is put to them, from where the result
     /// will be, which may be there earlier.
     pub(in super::super) fn aside(&self, rank: usize) -> bool {
-        self.begins_in_place(rank)
+        self.ranks > 1
+            && self.begins_in_place(rank)
             && match (self.flow, &self.op) {
                 (Flow::Flat, Op::Prefix { .. }) => self.way != Way::Mail && rank > 0,
                 (Flow::Flat, Op::AllReduce) | (Flow::Doubling, _) => self.way != Way::Mail,

@@ -58,8 +58,7 @@ pub fn acts(shape: &Shape, me: usize) -> Option<Vec<(usize, Act)>> {
     let mut list = Acts { shape, me, part: 0, list: vec![] };
     match (shape.flow, &shape.op) {
         _ if !shape.flow.serves(shape) => return None,
-        (_, Op::Prefix { exclusive: true }) if shape.ranks == 1 => {}
-        _ if shape.ranks == 1 => list.copy(Place::Own, Place::Result),
+        _ if shape.ranks == 1 => list.alone(),
         (Flow::Flat, _) => direct::flat(&mut list),
         (Flow::Slices, Op::Prefix { exclusive }) => direct::prefix_slices(&mut list, *exclusive),
         (Flow::Slices, _) => direct::slices(&mut list),
@@ -178,6 +177,16 @@ impl Acts<'_> {
 
     fn combine(&mut self, src: Place, into: Place, before: bool) {
         self.add(Act::Combine { src, into, before });
+    }
+
+    /// There is one rank only.
+    fn alone(&mut self) {
+        for part in 0..self.shape.parts() {
+            self.part = part;
+            if !self.shape.operands(self.me).is_empty() {
+                self.copy(Place::Own, Place::Result);
+            }
+        }
     }
 
     fn copy(&mut self, src: Place, dst: Place) {

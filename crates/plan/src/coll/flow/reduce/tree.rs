@@ -45,7 +45,7 @@ impl Shape {
             (Flow::Tree(k), _) => {
                 let turn = Turn { ranks: p, root: self.top(part) };
                 let v = turn.seen(rank);
-                let children = tree::children(v, k, p).rev().map(|c| (turn.rank(c), false));
+                let children = nearest(v, k, p).into_iter().map(|c| (turn.rank(c), false));
                 View { parent: tree::parent(v, k, p).map(|v| turn.rank(v)), children: children.collect() }
             }
             (Flow::Nodes(k, _), Some(nodes)) => self.by_nodes(nodes, k, rank, part),
@@ -74,7 +74,7 @@ impl Shape {
         let others = nodes.members(node).iter().copied();
         let below = others.clone().rev().filter(|&m| m < rank).map(|m| (m, true));
         let above = others.filter(|&m| m > rank).map(|m| (m, false));
-        let leaders = tree::children(v, k, turn.ranks).rev().map(|c| (leader(turn.rank(c)), false));
+        let leaders = nearest(v, k, turn.ranks).into_iter().map(|c| (leader(turn.rank(c)), false));
         let parent = tree::parent(v, k, turn.ranks).map(|v| leader(turn.rank(v)));
         View { parent, children: below.chain(above).chain(leaders).collect() }
     }
@@ -111,6 +111,13 @@ pub fn slots(shape: &Shape) -> usize {
         _ => 2,
     };
     usize::from(shape.op.root().is_some()) + if shape.way == Way::Push { children } else { 0 }
+}
+
+/// The children of `v`, the nearest first.
+fn nearest(v: usize, k: usize, ranks: usize) -> Vec<usize> {
+    let mut list: Vec<usize> = tree::children(v, k, ranks).collect();
+    list.sort_unstable();
+    list
 }
 
 pub fn up_and_down(acts: &mut Acts) {
