@@ -174,6 +174,8 @@ pub(crate) struct Task {
 pub(super) struct UnderWay {
     pub(super) gets: Vec<Started>,
     pub(super) puts: Vec<Started>,
+    /// What was got to be combined.
+    pub(super) operand: Option<Vec<u64>>,
 }
 
 /// How far a task is.

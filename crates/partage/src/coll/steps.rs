@@ -91,7 +91,10 @@ impl Now<'_> {
         match step {
             Step::Put { to, src, dst } => self.put(*to, *src, *dst),
             Step::Get { from, src, dst } => self.get(*from, *src, *dst),
-            Step::Combine { from, src, dst, before } => self.combine(*from, *src, *dst, *before),
+            Step::Combine { from, src, dst, before } => match self.near(*from, *src) {
+                Some(at) => self.combine(self.elements(src.buffer, at), *dst, *before),
+                None => return self.combine_far::<BLOCK>(step, *from, *src, *dst, *before),
+            },
             Step::TakeCombine { from, dst, before } => {
                 let known = self.known(*from);
                 let (next, letter) = (known.letters_got.get() + 1, &desk.from(*from).told[self.context].letter);
@@ -380,19 +383,42 @@ impl Now<'_> {
         }
     }
 
-    /// What this rank has, combined with what it or another one has.
+    /// What this rank has, combined with as much that it or another one has.
     #[inline(always)]
-    fn combine(&self, from: usize, src: Span, dst: Span, before: bool) {
-        let at = self.near(from, src).expect("memory of this rank or of its node");
-        self.combine_with(self.elements(dst.buffer, self.mine(dst)), self.elements(src.buffer, at), src.len, before);
-    }
-
-    #[inline(always)]
-    fn combine_with(&self, dst: Elements, src: Elements, len: usize, before: bool) {
+    fn combine(&self, src: Elements, dst: Span, before: bool) {
+        let (len, dst) = (dst.len, self.elements(dst.buffer, self.mine(dst)));
         let combine = self.task.combine.expect("a reduction has an operation");
         // SAFETY: the caller's, who waits for this task, or the task's own. Places of so many bytes, as for `copy`, of which one is
         // written and neither is touched by others, as the checker of plans has decided; but for those of arrays, which are shared.
         unsafe { (*combine).combine(dst, src, len, before) };
+    }
+
+    /// The same with what must be got first.
+    #[cold]
+    fn combine_far<const BLOCK: bool>(
+        &self,
+        step: &Step,
+        from: usize,
+        src: Span,
+        dst: Span,
+        before: bool,
+    ) -> Result<bool, Aborted> {
+        let place = {
+            let mut under_way = self.task.under_way.borrow_mut();
+            let is_new = under_way.operand.is_none();
+            let place = under_way.operand.get_or_insert_with(|| vec![0; src.len.div_ceil(8)]).as_mut_ptr().cast::<u8>();
+            drop(under_way);
+            if is_new {
+                self.get_far(self.far(from, src), place, src.len);
+            }
+            place
+        };
+        if !self.got::<BLOCK>(step)? {
+            return Ok(false);
+        }
+        self.combine(Elements { at: place, shared: false }, dst, before);
+        self.task.under_way.borrow_mut().operand = None;
+        Ok(true)
     }
 
     /// Elements of a buffer. Arrays are all that a program can touch while a plan runs.
@@ -410,8 +436,7 @@ impl Now<'_> {
     fn take_combine(&self, from: usize, dst: Span, before: bool, number: u64) {
         let mut words = [0; WORDS];
         self.engine.desk.from(from).told[self.context].letter.read(&mut words[..dst.len.div_ceil(8)]);
-        let src = Elements { at: words.as_mut_ptr().cast(), shared: false };
-        self.combine_with(self.elements(dst.buffer, self.mine(dst)), src, dst.len, before);
+        self.combine(Elements { at: words.as_mut_ptr().cast(), shared: false }, dst, before);
         self.taken(from, number);
     }
 
