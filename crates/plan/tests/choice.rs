@@ -2,8 +2,17 @@
 
 use partage_plan::coll::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Scheme, Setting, Shape, Table, Way};
 
-const OPS: [OpKind; 6] =
-    [OpKind::Broadcast, OpKind::Scatter, OpKind::Gather, OpKind::GatherAll, OpKind::Exchange, OpKind::Permute];
+const OPS: [OpKind; 9] = [
+    OpKind::Broadcast,
+    OpKind::Scatter,
+    OpKind::Gather,
+    OpKind::GatherAll,
+    OpKind::Exchange,
+    OpKind::Permute,
+    OpKind::Reduce,
+    OpKind::AllReduce,
+    OpKind::Prefix,
+];
 
 const SHARED: Setting = Setting {
     ranks: 4,
@@ -13,19 +22,21 @@ const SHARED: Setting = Setting {
     source: Kind::Shared,
     dest: Kind::Shared,
     in_place: false,
+    ordered: false,
 };
 
 /// All settings of 1, 2 and 5 ranks.
 fn settings() -> Vec<Setting> {
     let mut list = vec![];
-    for bits in 0..32 {
+    for bits in 0..64 {
         let bit = |i: u32| bits >> i & 1 == 1;
         let kind = |i| if bit(i) { Kind::Private } else { Kind::Shared };
         for ranks in [1, 2, 5] {
             for sync in [In::No, In::My, In::All].into_iter().flat_map(|i| [Out::No, Out::My, Out::All].map(|o| (i, o)))
             {
-                let (nodes, crowded, in_place) = (bit(0), bit(1), bit(2));
-                list.push(Setting { ranks, nodes, crowded, sync, source: kind(3), dest: kind(4), in_place });
+                let (nodes, crowded, in_place, ordered) = (bit(0), bit(1), bit(2), bit(5));
+                let (source, dest) = (kind(3), kind(4));
+                list.push(Setting { ranks, nodes, crowded, sync, source, dest, in_place, ordered });
             }
         }
     }
@@ -51,6 +62,10 @@ fn names_mean_what_they_say() {
         ("pairwise:pull", of(Flow::Pairwise, Way::Pull), "pairwise:pull"),
         ("bruck@1m", Algorithm { packet: Some(1 << 20), ..of(Flow::Bruck, Way::Push) }, "bruck:push@1m"),
         ("dissemination", of(Flow::Dissemination, Way::Push), "dissemination:push"),
+        ("doubling:mail", of(Flow::Doubling, Way::Mail), "doubling:mail"),
+        ("slices:split", of(Flow::Slices, Way::Split), "slices:split"),
+        ("chain", of(Flow::Chain(1), Way::Push), "chain:push"),
+        ("chain/8:pull", Algorithm { pieces: 8, ..of(Flow::Chain(1), Way::Pull) }, "chain/8:pull"),
         ("leader", of(Flow::Leader(None), Way::Push), "leader"),
         ("leader3", of(Flow::Leader(Some(3)), Way::Push), "leader3"),
         ("last@3000", Algorithm { packet: Some(3000), ..of(Flow::Last, Way::Push) }, "last@3000"),
@@ -76,7 +91,7 @@ fn names_mean_what_they_say() {
 
 #[test]
 fn wrong_names_are_said_in_one_line() {
-    let flows = "flat, pairwise, xor, ring, dissemination, bruck, leader, last, tree2, scatter-gather2, nodes2, nodes2x4, 000:…";
+    let flows = "flat, pairwise, xor, ring, dissemination, bruck, doubling, chain, slices, leader, last, tree2, scatter-gather2, nodes2, nodes2x4, 000:…";
     for (name, says) in [
         ("", &*format!("\"\" is no algorithm: {flows}")),
         ("tre2", flows),
@@ -106,13 +121,15 @@ fn wrong_names_are_said_in_one_line() {
         ("last:pull", "has no way"),
         ("leader/2", "in one piece"),
         ("scatter-gather2/4", "as many pieces as ranks"),
+        ("slices/4", "as many pieces as ranks"),
+        ("chain8", flows),
     ] {
         let error = name.parse::<Algorithm>().expect_err(name).to_string();
         assert!(error.contains(says) && !error.contains('\n'), "{name}: {error}");
     }
     for (table, says) in [
         ("broadcast", "a colon"),
-        ("bcast:flat", "\"bcast\" is no operation: broadcast, scatter, gather, gather_all, exchange, permute"),
+        ("bcast:flat", "\"bcast\" is no operation: broadcast, scatter, gather, gather_all, exchange, permute, reduce, all_reduce"),
         ("exchange.cold:flat", "is no condition: node, nodes, cores, crowded, two, more, all, my, no, shared, private"),
         ("exchange.two.my.more:flat", "\"more\" and a word before it exclude each other"),
         ("gather:4k-1k:flat", "no length"),
@@ -139,7 +156,7 @@ fn random_tables_are_read_as_they_are_shown() {
 
 /// An entry as it is shown.
 fn entry(random: &mut Random) -> String {
-    let ops = ["broadcast", "scatter", "gather", "gather_all", "exchange", "permute", "any"];
+    let ops = ["broadcast", "scatter", "gather", "gather_all", "exchange", "permute", "reduce", "all_reduce", "any"];
     let mut text = random.one(&ops).to_string();
     let groups: [&[&str]; 5] =
         [&["node", "nodes"], &["cores", "crowded"], &["two", "more"], &["all", "my", "no"], &["shared", "private"]];
@@ -154,7 +171,7 @@ fn entry(random: &mut Random) -> String {
         text += match random.below(5) {
             0 => random.one(&["000:naive-push", "000:reference-pull", "000:ring", "000:dynamic"]),
             1 => random.one(&["leader", "leader0", "last"]),
-            _ => random.one(&["flat:", "tree2:", "tree17:", "ring/8:", "scatter-gather3:", "nodes2:", "nodes2x2/3:"]),
+            _ => random.one(&["flat:", "tree2:", "tree17:", "ring/8:", "scatter-gather3:", "nodes2:", "nodes2x2/3:", "chain/2:"]),
         };
         if text.ends_with(':') {
             text += random.one(&["push", "pull", "split", "mail"]);
@@ -192,8 +209,9 @@ fn the_buffer_decides() {
     let of = |op: Op, len: usize, stride: usize| {
         let (flow, way, scheme) = (algorithm.flow, algorithm.way, algorithm.scheme);
         let (source, dest, sync) = (Kind::Shared, Kind::Shared, (In::All, Out::All));
-        let (ranks, nodes, in_place) = (8, None, false);
-        let shape = Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place };
+        let (ranks, nodes, in_place, grain, ordered) = (8, None, false, 1, false);
+        let shape =
+            Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place, grain, ordered };
         let shape = algorithm.of(shape);
         assert!(shape.fits(), "{shape:?}");
         (shape.flow, shape.scheme)
@@ -227,7 +245,8 @@ fn what_is_chosen_has_plans() {
     // No rule of the built-in table is read wrongly.
     let built_in = Table::default().to_string();
     assert_eq!(built_in.parse(), Ok(Table::default()));
-    assert!(["leader", "last", "flat:mail", "flat:split", "nodes2:push"].iter().all(|&a| seen.contains(a)), "{seen:?}");
+    let some = ["leader", "last", "flat:mail", "flat:split", "nodes2:push", "slices:split", "slices:pull", "chain/16:push"];
+    assert!(some.iter().all(|&a| seen.contains(a)), "{seen:?}");
 }
 
 /// xorshift; the same numbers in every run.

@@ -150,7 +150,21 @@ impl Table {
         gather_all.node.all:0-256:last;256-:flat:push \
         exchange.node.all:0-256:last;256-512k:flat:push;512k-:flat:pull \
         permute.node.all:0-256:last;256-:flat:push \
+        all_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-:slices:split \
+        all_reduce.node.all:0-1k:last;1k-:slices:split \
+        reduce.node.all.two:0-1k:leader;1k-16k:flat:pull;16k-:slices:split \
+        reduce.node.all:0-1k:last;1k-:slices:split \
+        prefix_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-:slices:split \
+        prefix_reduce.node.all:0-1k:last;1k-:slices:split \
+        all_reduce.node.cores.more:0-256:doubling:mail \
+        prefix_reduce.node.cores.more:0-256:dissemination:mail \
         any.node:0-256:flat:mail \
+        all_reduce.node.two:0-16k:flat:pull;slices:split;slices:pull \
+        all_reduce.node:0-1k:flat:pull;slices:split;slices:pull \
+        reduce.node.two:0-16k:flat:pull;slices:split;slices:pull \
+        reduce.node:0-1k:flat:pull;slices:split;slices:pull \
+        prefix_reduce.node.two:0-16k:flat:pull;slices:split;slices:pull \
+        prefix_reduce.node:0-1k:flat:pull;slices:split;slices:pull \
         broadcast.node.my.two:flat:split \
         broadcast.node.my:flat:pull \
         scatter.node.my:flat:pull \
@@ -158,7 +172,10 @@ impl Table {
         scatter.nodes:0-4k:nodes2 \
         gather.nodes:0-4k:nodes2 \
         gather_all.nodes:0-4k:nodes2;4k-:nodes2x2 \
-        exchange.nodes:0-4k:flat;4k-:pairwise";
+        exchange.nodes:0-4k:flat;4k-:pairwise \
+        all_reduce.nodes:0-16k:nodes2;0-16k:doubling;16k-256k:nodes2x2;256k-:ring;16k-:chain/16 \
+        reduce.nodes:0-16k:nodes2;0-16k:tree2;16k-:chain/16 \
+        prefix_reduce.nodes:0-16k:dissemination;16k-:chain/16";
 
     /// These rules, and where none of them fits, those of `other`.
     #[must_use]

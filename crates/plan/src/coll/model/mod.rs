@@ -11,8 +11,8 @@
 //! - The sync mode, for every touch of data: who has entered before it, who returns after it. Private data are touched by
 //!   their own rank only.
 //! - Two touches of one place, of which one writes, are ordered: those of scratch by other collectives included.
-//! - The postcondition, by symbols instead of data: of a reduction, which operands were combined, in which order. It cuts no
-//!   elements.
+//! - The postcondition, by symbols instead of data: of a reduction, which operands were combined, in which order, and
+//!   by the same steps for all ranks. It cuts no elements.
 //!
 //! [`explore`](fn@explore) decides the same by going through all states that can be reached, which is possible for few
 //! ranks: it is there to check the checker.

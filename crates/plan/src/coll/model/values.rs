@@ -1,14 +1,15 @@
-//! Symbols instead of data: what a cell holds, as the list of the operands that are combined there.
+//! Symbols instead of data: what a cell holds, as the operands that are combined there, in which order, and which of them
+//! were combined first.
 //!
-//! A value is a number, the same for the same list, so that it is quickly compared and copied. Data that are only moved are
-//! lists of one.
+//! A value is a number, the same if all that is, so that it is quickly compared and copied. Data that are only moved are
+//! single operands.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 
 use super::Run;
 use super::cells::Cells;
-use crate::coll::{Buffer, Span};
+use crate::coll::{Buffer, Flow, Op, Span};
 
 /// What a cell holds.
 pub type Value = u32;
@@ -27,11 +28,11 @@ pub struct Values {
     combined: RefCell<Combined>,
 }
 
+/// Values that are two combined, from the first that is no single operand on.
 #[derive(Default)]
 struct Combined {
-    lists: Vec<Vec<Value>>,
-    numbers: HashMap<Vec<Value>, Value>,
-    pairs: HashMap<(Value, Value), Value>,
+    pairs: Vec<(Value, Value)>,
+    numbers: HashMap<(Value, Value), Value>,
 }
 
 impl Values {
@@ -58,27 +59,30 @@ impl Values {
         (1 + (run * self.blocks + block) * self.len + place) as Value
     }
 
-    /// First the operands of `a`, then those of `b`.
+    /// First `a`, then `b`.
     pub fn combine(&self, a: Value, b: Value) -> Value {
-        let Combined { lists, numbers, pairs } = &mut *self.combined.borrow_mut();
-        if a == NOTHING || b == NOTHING {
-            return NOTHING;
+        let Combined { pairs, numbers } = &mut *self.combined.borrow_mut();
+        match a == NOTHING || b == NOTHING {
+            true => NOTHING,
+            false => *numbers.entry((a, b)).or_insert_with(|| {
+                pairs.push((a, b));
+                self.single + pairs.len() as Value
+            }),
         }
-        *pairs.entry((a, b)).or_insert_with(|| {
-            let list = [self.list(lists, a), self.list(lists, b)].concat();
-            *numbers.entry(list).or_insert_with_key(|list| {
-                lists.push(list.clone());
-                self.single + lists.len() as Value
-            })
-        })
     }
 
-    fn list(&self, lists: &[Vec<Value>], value: Value) -> Vec<Value> {
-        match value {
-            NOTHING => vec![],
-            _ if value <= self.single => vec![value],
-            _ => lists[(value - self.single - 1) as usize].clone(),
+    /// The operands, in their order.
+    fn list(&self, value: Value) -> Vec<Value> {
+        let pair = |v: Value| self.combined.borrow().pairs[(v - self.single - 1) as usize];
+        let (mut list, mut open) = (vec![], vec![value]);
+        while let Some(v) = open.pop() {
+            match v {
+                NOTHING => {}
+                _ if v <= self.single => list.push(v),
+                _ => open.extend([pair(v).1, pair(v).0]),
+            }
         }
+        list
     }
 
     /// What is wrong with all memory after.
@@ -90,24 +94,41 @@ impl Values {
                     let Some(span) = shape.target(rank, block) else { continue };
                     self.has(run, rank, &memory[cells.range(run, rank, span)], &[block], true)?;
                 }
-                if !shape.op.combines() {
-                    continue;
-                }
-                let (_, origin) = shape.origin(rank);
-                let dest = Span { buffer: Buffer::Dest, at: 0, len: shape.len };
-                let operands: Vec<usize> = shape.operands(rank).collect();
-                match operands.is_empty() {
-                    // In place, the operand is still there.
-                    true if origin == dest => {
-                        self.has(run, rank, &memory[cells.range(run, rank, dest)], &[rank], true)?
-                    }
-                    true => self.has(run, rank, &memory[cells.range(run, rank, dest)], &[], true)?,
-                    false => {
-                        self.has(run, rank, &memory[cells.range(run, rank, dest)], &operands, shape.ordered)?;
-                    }
-                }
-                if origin != dest {
-                    self.has(run, rank, &memory[cells.range(run, rank, origin)], &[rank], true)?;
+            }
+            if shape.op.combines() {
+                self.check_reduction(runs, run, cells, memory)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_reduction(&self, runs: &[Run], run: usize, cells: &Cells, memory: &[Value]) -> Result<(), String> {
+        let shape = &runs[run].shape;
+        let dest = Span { buffer: Buffer::Dest, at: 0, len: shape.len };
+        for rank in 0..shape.ranks {
+            let (_, origin) = shape.origin(rank);
+            let result = &memory[cells.range(run, rank, dest)];
+            let operands: Vec<usize> = shape.operands(rank).collect();
+            match operands.is_empty() {
+                // In place, the operand is still there.
+                true if origin == dest => self.has(run, rank, result, &[rank], true)?,
+                true => self.has(run, rank, result, &[], true)?,
+                false => self.has(run, rank, result, &operands, shape.ordered)?,
+            }
+            if origin != dest {
+                self.has(run, rank, &memory[cells.range(run, rank, origin)], &[rank], true)?;
+            }
+            // To the last bit, who does it makes no difference.
+            let first_first = matches!(shape.flow, Flow::Flat | Flow::Slices | Flow::Leader(_) | Flow::Last);
+            for (i, &value) in result.iter().enumerate().filter(|_| !operands.is_empty()) {
+                let all = operands.iter().map(|&r| self.of((run, r, i)));
+                let wanted = match shape.op {
+                    _ if first_first => all.reduce(|a, b| self.combine(a, b)),
+                    Op::AllReduce => memory[cells.range(run, 0, dest)].get(i).copied(),
+                    _ => Some(value),
+                };
+                if Some(value) != wanted {
+                    return Err(format!("collective {run}: rank {rank} combined the right operands in the wrong steps"));
                 }
             }
         }
@@ -118,7 +139,7 @@ impl Values {
     fn has(&self, run: usize, rank: usize, cells: &[Value], blocks: &[usize], ordered: bool) -> Result<(), String> {
         for (i, &value) in cells.iter().enumerate() {
             let mut wanted: Vec<Value> = blocks.iter().map(|&block| self.of((run, block, i))).collect();
-            let mut list = self.list(&self.combined.borrow().lists, value);
+            let mut list = self.list(value);
             if !ordered {
                 wanted.sort_unstable();
                 list.sort_unstable();
