@@ -368,14 +368,31 @@ mod tests {
 
     #[test]
     fn keys_are_their_calls() {
-        for (i, op) in [OpKind::Broadcast, OpKind::GatherAll, OpKind::Permute].into_iter().enumerate() {
+        for (i, op) in OpKind::ALL.into_iter().enumerate() {
             for sync in [(In::No, Out::All), (In::My, Out::No), (In::All, Out::My)] {
                 for (source, dest) in [(Kind::Shared, Kind::Private), (Kind::Private, Kind::Shared)] {
-                    for in_place in [false, true] {
-                        let (root, from, algorithm) = (i as u32 * 77, UNKNOWN - i as u32, 500 * i as u16);
-                        let call = Call { op, root, from, len: 1 << 40, sync, source, dest, in_place, algorithm };
+                    for bits in 0..8 {
+                        let [in_place, exclusive, ordered] = [1, 2, 4].map(|bit| bits & bit != 0);
+                        let (root, algorithm, len) = (i as u32 * 77, 500 * i as u16, 1 << 40);
+                        let (from, grain) = if reduces(op) { (UNKNOWN, 24) } else { (UNKNOWN - i as u32, 1) };
+                        let call = Call {
+                            op,
+                            root,
+                            from,
+                            len,
+                            sync,
+                            source,
+                            dest,
+                            in_place,
+                            exclusive,
+                            ordered,
+                            grain,
+                            algorithm,
+                        };
                         assert_eq!(Key::new(call).call(), call);
-                        assert_eq!(Key::new(call).with_source(5).call(), Call { from: 5, ..call });
+                        if op == OpKind::Permute {
+                            assert_eq!(Key::new(call).with_source(5).call(), Call { from: 5, ..call });
+                        }
                     }
                 }
             }
