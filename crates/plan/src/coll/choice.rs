@@ -157,6 +157,16 @@ impl Table {
         gather_all.nodes:0-4k:nodes2;4k-:nodes2x2 \
         exchange.nodes:0-4k:flat;4k-:pairwise";
 
+    /// No rules.
+    pub fn empty() -> Table {
+        Table { entries: vec![] }
+    }
+
+    /// The entries one by one, as text.
+    pub fn entries(&self) -> impl Iterator<Item = String> {
+        self.entries.iter().map(|entry| Table { entries: vec![entry.clone()] }.to_string())
+    }
+
     /// These rules, and where none of them fits, those of `other`.
     #[must_use]
     pub fn over(mut self, other: Table) -> Table {
