@@ -237,11 +237,8 @@ impl<'a, T: Pod, State> Collective<'a, T, State> {
     /// ```
     #[track_caller]
     pub fn algorithm(self, name: &str) -> Self {
-        match name.parse() {
-            Ok(algorithm) => {
-                let algorithm = self.team.inner.engine.asked.number(algorithm);
-                Collective { algorithm, ..self }
-            }
+        match self.team.inner.engine.asked.number(name) {
+            Ok(algorithm) => Collective { algorithm, ..self },
             Err(why) => panic!("{}: {}: algorithm: {why}", self.team.inner.rank, self.op),
         }
     }

@@ -205,6 +205,12 @@ const PULL: Algorithm = Algorithm { way: Way::Pull, ..PUSH };
 impl Algorithm {
     /// Does it have plans for such a call, if its shape says on which nodes ranks are?
     pub fn fits(&self, op: OpKind, setting: &Setting) -> bool {
+        self.shape(op, setting, 0).fits()
+    }
+
+    /// The shape of such a call with root 0 and blocks of so many bytes. On which nodes ranks are, and of more than two ranks where
+    /// a permutation goes, is not said.
+    pub fn shape(&self, op: OpKind, setting: &Setting, len: usize) -> Shape {
         let Setting { ranks, sync, source, dest, in_place, .. } = *setting;
         let op = match op {
             OpKind::Broadcast => Op::Broadcast { root: 0, pieces: 1 },
@@ -218,7 +224,7 @@ impl Algorithm {
         };
         let (flow, way, scheme) = (self.flow, self.way, self.scheme);
         let nodes = Some(Arc::new(Nodes::new(&[])));
-        self.of(Shape { op, flow, way, scheme, sync, ranks, nodes, len: 0, stride: 0, source, dest, in_place }).fits()
+        self.of(Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride: len, source, dest, in_place })
     }
 }
 

@@ -29,7 +29,8 @@ impl Operation {
         }
     }
 
-    fn is_rooted(self) -> bool {
+    /// Is there a root?
+    pub fn is_rooted(self) -> bool {
         matches!(self, Broadcast | Scatter | Gather)
     }
 }
