@@ -1,6 +1,7 @@
 //! `partage info`: the machine, the conduits, every setting with its meaning, value and origin.
 
 use comfy_table::{ContentArrangement, Table, presets};
+use partage::profile::{self, Found};
 use partage_conduit::ofi::endpoint::{Asked, Endpoint};
 use partage_conduit::shm::{bytes, segment};
 use partage_conduit::topology;
@@ -26,9 +27,18 @@ pub fn info() -> i32 {
     }
     out!("{conduits}");
 
-    out!("\nCollectives (the first rule that fits; PARTAGE_COLL adds others before)");
+    out!(
+        "\nCollectives (the first rule that fits: those of PARTAGE_COLL, then of the profile, then the built-in ones)"
+    );
+    out!("   profile: {}", profile());
+    let mut rules = plain();
     match partage::settings::collectives() {
-        Ok(table) => table.to_string().split(' ').for_each(|entry| out!("  {entry}")),
+        Ok(tables) => {
+            for (origin, entry) in tables.iter().flat_map(|(origin, t)| t.entries().map(move |e| (origin, e))) {
+                rules.add_row([&format!("  {entry}"), *origin]);
+            }
+            out!("{rules}");
+        }
         Err(why) => out!("  {why}"),
     }
 
@@ -45,6 +55,22 @@ pub fn info() -> i32 {
         out!("warning: there is no setting {name}{hint}");
     }
     0
+}
+
+/// Which profile a job here would have, or why none.
+fn profile() -> String {
+    match profile::find() {
+        Found::Nowhere if std::env::var("PARTAGE_PROFILE").is_ok_and(|v| v == "none") => {
+            "none, as PARTAGE_PROFILE says".into()
+        }
+        Found::Nowhere => "none, and there is no home for one; PARTAGE_PROFILE names a file".into(),
+        Found::Missing(path) => format!("none; `partage tune` writes {}", path.display()),
+        Found::Ignored(path, why) => format!("{} is not used: {why}", path.display()),
+        Found::Used(path, profile) => {
+            let rules = profile.table.entries().count();
+            format!("{} of {} on {}, in force: {rules} entries", path.display(), profile.made.date, profile.made.host)
+        }
+    }
 }
 
 /// How signals go on the network that a job here would have.
@@ -77,19 +103,13 @@ fn rows() -> Vec<(String, String)> {
     vec![
         row("host", text(uname.nodename())),
         row("system", format!("{} {} {}", text(uname.sysname()), text(uname.release()), text(uname.machine()))),
-        row("processor", model()),
+        row("processor", topology::processor().0),
         row("cores", format!("{} allowed ({}), online {}", cores.len(), ranges(&cores), online.trim())),
         row("sockets, NUMA nodes", format!("{}, {}", sockets(), numa())),
         row("CPU quota", quota),
         row("memory", format!("{} left of {}", bytes(topology::memory_left()), bytes(topology::memory_total()))),
         row("segments", pages),
     ]
-}
-
-fn model() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = text.lines().find(|l| l.starts_with("model name"));
-    line.and_then(|l| l.split_once(": ")).map_or(std::env::consts::ARCH.into(), |(_, m)| m.to_string())
 }
 
 fn sockets() -> usize {

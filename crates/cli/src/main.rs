@@ -14,6 +14,7 @@ mod bench;
 mod demo;
 mod info;
 mod run;
+mod tune;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ enum What {
     Demo(demo::Options),
     /// Show the machine, the conduits and every setting
     Info,
+    /// Find out which algorithms of collectives are best on this machine, for the jobs to come
+    Tune(tune::Options),
     /// Measure, each figure beside its floor in the same run
     #[command(subcommand)]
     Bench(bench::What),
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         What::Run(options) => run::run(options),
         What::Demo(options) => demo::demo(options),
         What::Info => info::info(),
+        What::Tune(options) => tune::tune(&options),
         What::Bench(what) => bench::bench(what),
         What::Agent => partage::launcher::agent(),
         What::DemoRank(options) => demo::rank(options),

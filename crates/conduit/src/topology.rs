@@ -13,6 +13,26 @@ pub fn allowed_cores() -> Vec<usize> {
     }
 }
 
+/// The name of the processor, and how many cores the machine has, whoever may use them.
+pub fn processor() -> (String, usize) {
+    parse_processor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
+}
+
+fn parse_processor(text: &str) -> (String, usize) {
+    let values = |name: &'static str| {
+        let pairs = text.lines().filter_map(|line| line.split_once(':'));
+        pairs.filter(move |(key, _)| key.trim() == name).map(|(_, value)| value.trim())
+    };
+    // Where processors have numbers and no names, those are the name.
+    let number = ["CPU implementer", "CPU part"].map(|key| values(key).next());
+    let name = match (values("model name").next(), number) {
+        (Some(name), _) => name.into(),
+        (None, [Some(maker), Some(part)]) => format!("{} {maker} {part}", std::env::consts::ARCH),
+        (None, _) => std::env::consts::ARCH.into(),
+    };
+    (name, values("processor").count().max(1))
+}
+
 /// Binds this thread to one core.
 pub fn bind_to(core: usize) -> std::io::Result<()> {
     let mut set = CpuSet::new();
@@ -151,6 +171,16 @@ mod tests {
         assert!(!have_own_cores(&halves, None));
         // One rank anywhere, the others bound: it finds the last core.
         assert!(have_own_cores(&[all, vec![0], vec![1], vec![2]], None));
+    }
+
+    #[test]
+    fn processors_have_names() {
+        let text =
+            "processor\t: 0\nmodel name\t: Some: CPU @ 2 GHz\n\nprocessor\t: 1\nmodel name\t: Some: CPU @ 2 GHz\n";
+        assert_eq!(parse_processor(text), ("Some: CPU @ 2 GHz".into(), 2));
+        let text = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n";
+        assert_eq!(parse_processor(text), (format!("{} 0x41 0xd0c", std::env::consts::ARCH), 1));
+        assert_eq!(parse_processor("").1, 1);
     }
 
     #[test]

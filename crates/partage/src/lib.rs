@@ -50,6 +50,8 @@ mod leaks;
 pub mod lock;
 pub mod mailbox;
 pub mod phase;
+#[deny(unsafe_code)]
+pub mod profile;
 pub mod ptr;
 #[deny(unsafe_code)]
 pub mod region;

@@ -2,6 +2,7 @@
 
 use crate::coll::Table;
 use crate::domain::Arbiter;
+use crate::profile::{self, Found};
 use crate::{Error, Result};
 use partage_conduit::ofi::signal::Ways;
 use std::time::Duration;
@@ -20,7 +21,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 24] = [
+const TABLE: [(&str, &str, &str); 25] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -64,7 +65,12 @@ const TABLE: [(&str, &str, &str); 24] = [
     (
         "PARTAGE_COLL",
         "the built-in table",
-        "which algorithms collectives take, before the built-in table is asked, e.g. broadcast:0-4k:flat;4k-:tree2",
+        "which algorithms collectives take, before the profile and the built-in table are asked, e.g. broadcast:0-4k:flat;4k-:tree2",
+    ),
+    (
+        profile::VARIABLE,
+        "the user's",
+        "file with the algorithms that `partage tune` found best here, or none; by default partage/profile in the user's configuration",
     ),
     ("PARTAGE_CHECK", "0", "1: ranks compare their collectives, as they always do in debug builds"),
     ("PARTAGE_LIBFABRIC", "libfabric.so.1", "the library between nodes"),
@@ -87,9 +93,14 @@ pub fn limits() -> Result<(Option<Duration>, Option<Duration>)> {
     Settings::read().map(|s| (s.timeout, s.hang_after))
 }
 
-/// `PARTAGE_COLL` and the built-in table.
-pub fn collectives() -> Result<Table> {
-    Settings::read().map(|s| s.table)
+/// The tables that choose algorithms of collectives, the first one first, each with where it is from.
+pub fn collectives() -> Result<Vec<(&'static str, Table)>> {
+    let asked = Settings::read()?.table.map(|table| ("PARTAGE_COLL", table));
+    let tuned = match profile::find() {
+        Found::Used(_, profile) => Some(("profile", profile.table)),
+        _ => None,
+    };
+    Ok(asked.into_iter().chain(tuned).chain([("built-in", Table::default())]).collect())
 }
 
 /// `PARTAGE_SIGNAL`.
@@ -126,7 +137,7 @@ pub(crate) struct Settings {
     pub no_progress_thread: bool,
     pub atomics: Arbiter,
     pub signals: Ways,
-    pub table: Table,
+    pub table: Option<Table>,
     pub check: bool,
     pub hang_after: Option<Duration>,
     pub timeout: Option<Duration>,
@@ -206,9 +217,9 @@ impl Settings {
                 _ => Ways::Auto,
             },
             table: match get("PARTAGE_COLL") {
-                None => Table::default(),
+                None => None,
                 Some(v) => match v.parse::<Table>() {
-                    Ok(table) => table.over(Table::default()),
+                    Ok(table) => Some(table),
                     Err(why) => return Err(Error::config(format!("PARTAGE_COLL: {why}"))),
                 },
             },

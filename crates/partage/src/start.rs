@@ -6,12 +6,14 @@
 //!
 //! Jobs of one process may follow one another, never overlap.
 
+use crate::coll::Table;
 use crate::domain::Arbiter;
 use crate::error::{Error, Result};
 use crate::fail::{self, Unwound};
 use crate::image;
 use crate::job::{Job, Options};
 use crate::launcher;
+use crate::profile;
 use crate::settings::{self, Settings};
 use crate::watch::Watch;
 use partage_boot::{Boot, Kind};
@@ -184,7 +186,7 @@ impl Launch {
             reference: settings.reference,
             leaks: settings.leaks,
             atomics: settings.atomics,
-            table: settings.table.clone(),
+            table: said_table(&node)?,
             check: settings.check,
         };
         let serving = Serving::start(&node).map_err(Error::start)?;
@@ -261,8 +263,31 @@ impl Launch {
             },
             cores: settings.own_cores.map(|own| if own { Cores::Own } else { Cores::Shared }),
             radix: settings.radix,
+            word: if Told.place().0 == 0 { own_table(settings).to_string().into_bytes() } else { vec![] },
         })
     }
+}
+
+/// The rules that come before the built-in table: those of the environment, then those of the profile.
+fn own_table(settings: &Settings) -> Table {
+    static ONCE: Once = Once::new();
+    let found = profile::find();
+    if let Some(line) = found.complaint() {
+        ONCE.call_once(|| fail::say(&line));
+    }
+    let tuned = match found {
+        profile::Found::Used(_, profile) => profile.table,
+        _ => Table::empty(),
+    };
+    settings.table.clone().unwrap_or(Table::empty()).over(tuned)
+}
+
+/// The table of the job: those rules as process 0 has them, or ranks would choose different algorithms and wait for ever.
+fn said_table(node: &Node) -> Result<Table> {
+    let said = std::str::from_utf8(node.word()).ok().and_then(|text| text.parse::<Table>().ok());
+    let rules =
+        said.ok_or_else(|| Error::start("process 0 has rules for collectives that this process cannot read"))?;
+    Ok(rules.over(Table::default()))
 }
 
 /// What a rank's failure does.

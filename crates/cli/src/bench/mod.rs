@@ -3,6 +3,7 @@
 //! * [`MICRO`], [`MEMORY`], [`AM`], [`NETWORK`], [`SIGNAL`]: what is measured, on how many ranks, and what it may be.
 //! * [`ranks`], [`memory`], [`atomics`], [`am`], [`network`], [`signal`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand; [`mod@mpi`]: by MPI, where there is one.
 //! * [`coll`]: collectives, measured otherwise: a job and MPIs that live side by side take turns.
+//! * [`model`]: what collectives would take on other machines.
 //! * [`measure`]: which rounds count, and what is made of them.
 //!
 //! The driver launches this program again for each figure, as the ranks of a job; rank 0 leaves its result in a file. It
@@ -13,8 +14,9 @@ mod atomics;
 pub mod coll;
 mod floor;
 mod locks;
-mod measure;
+pub mod measure;
 mod memory;
+mod model;
 pub mod mpi;
 mod network;
 mod ranks;
@@ -51,6 +53,8 @@ pub enum What {
     Signal(Options),
     /// Collectives, each beside an MPI in turns, and the smallest beside the same by hand
     Collectives(coll::Options),
+    /// What collectives would take on more ranks than there are, by a model of few numbers that are measured here or given
+    Model(model::Options),
 }
 
 /// What every group takes.
@@ -382,6 +386,7 @@ pub fn bench(what: What) -> i32 {
         What::Network(options) => (&NETWORK, options),
         What::Signal(options) => (&SIGNAL, options),
         What::Collectives(options) => return coll::bench(&options),
+        What::Model(options) => return model::bench(&options),
     };
     let cores = topology::allowed_cores();
     let figures = match select(group, &options.only, cores.len()) {
@@ -421,7 +426,7 @@ pub fn bench(what: What) -> i32 {
 }
 
 /// Says so if others have used the cores since.
-fn say_if_disturbed(before: Option<(i64, i64)>) {
+pub fn say_if_disturbed(before: Option<(i64, i64)>) {
     if let Some(((all, others), (all_now, others_now))) = before.zip(ticks())
         && 30 * (others_now - others) > all_now - all
     {
@@ -600,7 +605,7 @@ fn summary(results: &[(&Figure, Measured)]) -> String {
 }
 
 /// Ticks of all cores so far, and how many of them others than this process and its ended children have used.
-fn ticks() -> Option<(i64, i64)> {
+pub fn ticks() -> Option<(i64, i64)> {
     let numbers = |text: &str| text.split_whitespace().map_while(|n| n.parse().ok()).collect::<Vec<i64>>();
     // User, nice, system, idle, waiting, two kinds of interrupts, stolen.
     let machine = numbers(std::fs::read_to_string("/proc/stat").ok()?.strip_prefix("cpu ")?);
@@ -612,7 +617,7 @@ fn ticks() -> Option<(i64, i64)> {
 }
 
 /// Four significant digits.
-fn digits(x: f64) -> String {
+pub fn digits(x: f64) -> String {
     let whole = if x == 0.0 || !x.is_finite() { 0.0 } else { x.abs().log10().floor() };
     let decimals = (3.0 - whole).max(0.0) as usize;
     let text = format!("{x:.decimals$}");
@@ -686,6 +691,7 @@ pub fn rank(options: RankOptions) -> i32 {
     match options.name.as_str() {
         "hog" => ranks::hog(),
         "empty" => partage::run(|_| ()),
+        model::RANK => return model::rank(out),
         "embedded" => {
             let start = Instant::now();
             let ended = partage::Launch::new().ranks(16).run(|_| ()).map_err(|e| e.to_string());

@@ -28,7 +28,7 @@ pub struct Library {
     /// Those for ranks that share cores: who waits yields.
     sharing: &'static [&'static str],
     file: &'static CStr,
-    /// The names of its objects, or their numbers: the world, bytes, words, replacing, no hints.
+    /// The names of its objects, or their numbers: the world, bytes, words, replacing, adding, no hints.
     objects: Objects,
     /// What says that nobody wants to know a status.
     no_status: usize,
@@ -36,8 +36,8 @@ pub struct Library {
 
 #[derive(Debug, PartialEq)]
 enum Objects {
-    Named([&'static CStr; 5]),
-    Numbered([usize; 5]),
+    Named([&'static CStr; 6]),
+    Numbered([usize; 6]),
 }
 
 /// Open MPI, 4 and later.
@@ -52,6 +52,7 @@ pub static OPEN_MPI: Library = Library {
         c"ompi_mpi_byte",
         c"ompi_mpi_int64_t",
         c"ompi_mpi_op_replace",
+        c"ompi_mpi_op_sum",
         c"ompi_mpi_info_null",
     ]),
     no_status: 0,
@@ -64,7 +65,7 @@ pub static MPICH: Library = Library {
     options: &[],
     sharing: &[],
     file: c"libmpich.so.12",
-    objects: Objects::Numbered([0x4400_0000, 0x4c00_010d, 0x4c00_083a, 0x5800_000d, 0x1c00_0000]),
+    objects: Objects::Numbered([0x4400_0000, 0x4c00_010d, 0x4c00_083a, 0x5800_000d, 0x5800_0003, 0x1c00_0000]),
     no_status: 1,
 };
 
@@ -274,6 +275,7 @@ pub struct Mpi {
     byte: usize,
     word: usize,
     replace: usize,
+    add: usize,
     no_info: usize,
     no_status: usize,
     send: Send,
@@ -304,10 +306,10 @@ impl Mpi {
             return Err(missing());
         }
         let symbol = |name: &CStr| library.symbol(handle, name);
-        let [world, byte, word, replace, no_info] = match &library.objects {
+        let [world, byte, word, replace, add, no_info] = match &library.objects {
             Objects::Numbered(numbers) => *numbers,
             Objects::Named(names) => {
-                let mut addresses = [0; 5];
+                let mut addresses = [0; 6];
                 for (address, name) in addresses.iter_mut().zip(names) {
                     *address = symbol(name)?.expose_provenance();
                 }
@@ -332,6 +334,7 @@ impl Mpi {
                 byte,
                 word,
                 replace,
+                add,
                 no_info,
                 no_status: library.no_status,
                 send: std::mem::transmute::<*mut c_void, Send>(symbol(c"MPI_Send")?),
@@ -379,6 +382,9 @@ type Rooted = unsafe extern "C" fn(*const c_void, c_int, usize, *mut c_void, c_i
 type Unrooted = unsafe extern "C" fn(*const c_void, c_int, usize, *mut c_void, c_int, usize, usize) -> c_int;
 type Broadcast = unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, usize) -> c_int;
 
+type Reduce = unsafe extern "C" fn(*const c_void, *mut c_void, c_int, usize, usize, c_int, usize) -> c_int;
+type Combined = unsafe extern "C" fn(*const c_void, *mut c_void, c_int, usize, usize, usize) -> c_int;
+
 /// MPI's collectives, on blocks of words.
 pub struct Collectives<'m> {
     mpi: &'m Mpi,
@@ -389,6 +395,9 @@ pub struct Collectives<'m> {
     gather: Rooted,
     gather_all: Unrooted,
     exchange: Unrooted,
+    reduce: Reduce,
+    all_reduce: Combined,
+    scan: Combined,
 }
 
 impl<'m> Collectives<'m> {
@@ -409,6 +418,9 @@ impl<'m> Collectives<'m> {
                 gather: std::mem::transmute::<*mut c_void, Rooted>(symbol(c"MPI_Gather")?),
                 gather_all: std::mem::transmute::<*mut c_void, Unrooted>(symbol(c"MPI_Allgather")?),
                 exchange: std::mem::transmute::<*mut c_void, Unrooted>(symbol(c"MPI_Alltoall")?),
+                reduce: std::mem::transmute::<*mut c_void, Reduce>(symbol(c"MPI_Reduce")?),
+                all_reduce: std::mem::transmute::<*mut c_void, Combined>(symbol(c"MPI_Allreduce")?),
+                scan: std::mem::transmute::<*mut c_void, Combined>(symbol(c"MPI_Scan")?),
             })
         }
     }
@@ -451,6 +463,31 @@ impl<'m> Collectives<'m> {
         let (p, q, mpi) = (src.as_ptr().cast(), dst.as_mut_ptr().cast(), self.mpi);
         // SAFETY: `n` words for each rank in both.
         good("MPI_Alltoall", unsafe { (self.exchange)(p, n, mpi.word, q, n, mpi.word, mpi.world) })
+    }
+
+    /// Sums, to the root.
+    pub fn reduce(&self, src: &[u64], dst: &mut [u64], root: usize) -> Result<(), String> {
+        assert_eq!(src.len(), dst.len());
+        let (p, q, n, mpi) = (src.as_ptr().cast(), dst.as_mut_ptr().cast(), src.len() as c_int, self.mpi);
+        // SAFETY: `n` words in both.
+        good("MPI_Reduce", unsafe { (self.reduce)(p, q, n, mpi.word, mpi.add, root as c_int, mpi.world) })
+    }
+
+    /// Sums, to all.
+    pub fn all_reduce(&self, src: &[u64], dst: &mut [u64]) -> Result<(), String> {
+        self.combined("MPI_Allreduce", self.all_reduce, src, dst)
+    }
+
+    /// Sums of all ranks up to each.
+    pub fn scan(&self, src: &[u64], dst: &mut [u64]) -> Result<(), String> {
+        self.combined("MPI_Scan", self.scan, src, dst)
+    }
+
+    fn combined(&self, name: &str, f: Combined, src: &[u64], dst: &mut [u64]) -> Result<(), String> {
+        assert_eq!(src.len(), dst.len());
+        let (p, q, n, mpi) = (src.as_ptr().cast(), dst.as_mut_ptr().cast(), src.len() as c_int, self.mpi);
+        // SAFETY: `n` words in both.
+        good(name, unsafe { f(p, q, n, mpi.word, mpi.add, mpi.world) })
     }
 }
 

@@ -66,6 +66,8 @@ pub struct Config {
     pub cores: Option<Cores>,
     /// Radix of the barrier's tree where every rank has a core; `None`: the default.
     pub radix: Option<usize>,
+    /// What process 0 says to all, see [`Node::word`]; nobody asks what the others have here.
+    pub word: Vec<u8>,
 }
 
 /// Bytes of the largest segment: its window too has offsets of 44 bits.
@@ -108,6 +110,7 @@ pub struct Node {
     cores: Cores,
     radix: usize,
     bind: bool,
+    word: Vec<u8>,
 }
 
 /// What each process tells the others.
@@ -187,7 +190,7 @@ impl Own {
 }
 
 /// Changes with every change of what processes of one job share.
-const MAGIC: u64 = u64::from_le_bytes(*b"hello 06");
+const MAGIC: u64 = u64::from_le_bytes(*b"hello 07");
 
 impl Node {
     /// Collective over the processes of the job. If it fails on one process it fails on all, with the same words.
@@ -198,10 +201,15 @@ impl Node {
         if let Ok(own) = &own {
             exchange.announce(&own.announcement());
         }
-        let hello = own.as_ref().map_or(&[][..], |own| bytemuck::bytes_of(&own.hello));
-        let told = exchange.all_gather(hello)?;
-        // `own` lives until all have opened its file, or have been told why this process has none.
         let me = exchange.place().0;
+        let mut hello = own.as_ref().map_or(vec![], |own| bytemuck::bytes_of(&own.hello).to_vec());
+        if me == 0 && own.is_ok() {
+            hello.extend(&config.word);
+        }
+        let mut told = exchange.all_gather(&hello)?;
+        let word = told.first_mut().filter(|first| first.len() > size_of::<Hello>());
+        let word = word.map_or(vec![], |first| first.split_off(size_of::<Hello>()));
+        // `own` lives until all have opened its file, or have been told why this process has none.
         let attached = own.as_ref().map_err(String::clone).and_then(|own| Node::join(config, me, own, &told));
         // Nobody goes on before all have mapped all: a process that ends at once would be missed by who opens its file later.
         let outcome = attached.as_ref().err().map_or("", String::as_str);
@@ -214,6 +222,7 @@ impl Node {
             return Err(why.clone());
         }
         let (mut node, _) = attached?;
+        node.word = word;
         // All compare all, and so all find the same.
         let differs = |&(p, q): &(usize, u32)| outcomes.get(q as usize).is_none_or(|o| o.1 != outcomes[p].1);
         let mut pairs = outcomes.iter().enumerate().flat_map(|(p, o)| o.1.iter().map(move |&q| (p, q)));
@@ -362,6 +371,7 @@ impl Node {
             cores,
             radix,
             bind,
+            word: vec![],
         };
         Ok((node, mapped))
     }
@@ -369,6 +379,11 @@ impl Node {
     /// Which of this process's nodes this is, from 1.
     pub fn serial(&self) -> u64 {
         self.serial
+    }
+
+    /// What process 0 was given to say ([`Config::word`]): the same in all processes, whatever they were given.
+    pub fn word(&self) -> &[u8] {
+        &self.word
     }
 
     /// Who is where.
@@ -769,12 +784,14 @@ pub(crate) mod tests {
             network: Default::default(),
             cores: None,
             radix: None,
+            word: b"said".to_vec(),
         }
     }
 
     #[test]
     fn segments_are_apart_and_checked() {
         let node = Arc::new(Node::attach(&config(3), &mut Alone).unwrap());
+        assert_eq!(node.word(), b"said");
         // Heaps and window.
         const END: u64 = 10 << 20;
         let reach = node.reach();

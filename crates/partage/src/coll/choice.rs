@@ -4,6 +4,7 @@ use super::engine::Engine;
 use crate::job::Inner;
 use partage_conduit::coll::LETTER;
 use partage_conduit::wait::Cores;
+use partage_plan::coll::name::Error;
 use partage_plan::coll::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Plan, Setting, Shape, Way};
 use std::cell::RefCell;
 use std::fmt;
@@ -113,24 +114,27 @@ pub(crate) struct Call {
     pub algorithm: u16,
 }
 
-/// Algorithms that were asked for by name: the first is the table's choice.
+/// Algorithms that were asked for, with their names: a name is understood once.
 #[derive(Debug, Default)]
-pub(crate) struct Asked(RefCell<Vec<Algorithm>>);
+pub(crate) struct Asked(RefCell<Vec<(String, Algorithm)>>);
 
 impl Asked {
-    /// Its number.
-    pub fn number(&self, algorithm: Algorithm) -> u16 {
+    /// The number of the one with this name, from 1: 0 is the table's choice.
+    pub fn number(&self, name: &str) -> Result<u16, Error> {
         let mut all = self.0.borrow_mut();
-        let i = all.iter().position(|a| *a == algorithm).unwrap_or_else(|| {
-            all.push(algorithm);
-            all.len() - 1
-        });
-        i as u16 + 1
+        let i = match all.iter().position(|(n, _)| n == name) {
+            Some(i) => i,
+            None => {
+                all.push((name.into(), name.parse()?));
+                all.len() - 1
+            }
+        };
+        Ok(i as u16 + 1)
     }
 
     /// The one with this number.
     pub fn get(&self, number: u16) -> Option<Algorithm> {
-        Some(self.0.borrow()[usize::from(number.checked_sub(1)?)])
+        Some(self.0.borrow()[usize::from(number.checked_sub(1)?)].1)
     }
 }
 

@@ -66,7 +66,8 @@ use choice::{Call, Key, UNKNOWN};
 use engine::Base;
 use partage_conduit::record::Site;
 use partage_plan::coll::{Kind, OpKind};
-use reduce::Meets;
+#[doc(hidden)]
+pub use reduce::Meets;
 use std::cell::OnceCell;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -315,11 +316,8 @@ impl<'a, T: Pod, State, M: Meets<T>> Collective<'a, T, State, M> {
     /// ```
     #[track_caller]
     pub fn algorithm(self, name: &str) -> Self {
-        match name.parse() {
-            Ok(algorithm) => {
-                let algorithm = self.team.group.engine.asked.number(algorithm);
-                Collective { algorithm, ..self }
-            }
+        match self.team.group.engine.asked.number(name) {
+            Ok(algorithm) => Collective { algorithm, ..self },
             Err(why) => panic!("{}: {}: algorithm: {why}", self.team.inner.rank, self.op),
         }
     }

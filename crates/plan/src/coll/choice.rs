@@ -177,6 +177,16 @@ impl Table {
         reduce.nodes:0-16k:nodes2;0-16k:tree2;16k-:chain/16 \
         prefix_reduce.nodes:0-16k:dissemination;16k-:chain/16";
 
+    /// No rules.
+    pub fn empty() -> Table {
+        Table { entries: vec![] }
+    }
+
+    /// The entries one by one, as text.
+    pub fn entries(&self) -> impl Iterator<Item = String> {
+        self.entries.iter().map(|entry| Table { entries: vec![entry.clone()] }.to_string())
+    }
+
     /// These rules, and where none of them fits, those of `other`.
     #[must_use]
     pub fn over(mut self, other: Table) -> Table {
@@ -219,6 +229,12 @@ impl Algorithm {
     /// Does it have plans for such a call, if its shape says on which nodes ranks are, and where those matter, ordered operands
     /// included, nodes have [intervals of them](Nodes::are_intervals)?
     pub fn fits(&self, op: OpKind, setting: &Setting) -> bool {
+        self.shape(op, setting, 0).fits()
+    }
+
+    /// The shape of such a call with root 0 and blocks of so many bytes. On which nodes ranks are, and of more than two ranks where
+    /// a permutation goes, is not said.
+    pub fn shape(&self, op: OpKind, setting: &Setting, len: usize) -> Shape {
         let Setting { ranks, sync, source, dest, in_place, ordered, .. } = *setting;
         let op = match op {
             OpKind::Broadcast => Op::Broadcast { root: 0, pieces: 1 },
@@ -234,10 +250,10 @@ impl Algorithm {
             OpKind::Prefix => Op::Prefix { exclusive: false },
         };
         let (flow, way, scheme) = (self.flow, self.way, self.scheme);
-        let (nodes, len, stride, grain) = (Some(Arc::new(Nodes::new(&[]))), 0, 0, 1);
+        let (nodes, stride, grain) = (Some(Arc::new(Nodes::new(&[]))), len, 1);
         let shape =
             Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place, grain, ordered };
-        self.of(shape).fits()
+        self.of(shape)
     }
 }
 

@@ -9,13 +9,17 @@ pub enum Operation {
     GatherAll,
     Exchange,
     Permute,
+    Reduce,
+    AllReduce,
+    Prefix,
 }
 
 use Operation::*;
 
 impl Operation {
     /// All, in the order in which they are measured.
-    pub const ALL: [Operation; 6] = [Broadcast, Scatter, Gather, GatherAll, Exchange, Permute];
+    pub const ALL: [Operation; 9] =
+        [Broadcast, Scatter, Gather, GatherAll, Exchange, Permute, Reduce, AllReduce, Prefix];
 
     /// As in the name of a figure.
     pub fn name(self) -> &'static str {
@@ -26,11 +30,20 @@ impl Operation {
             GatherAll => "gather_all",
             Exchange => "exchange",
             Permute => "permute",
+            Reduce => "reduce",
+            AllReduce => "all_reduce",
+            Prefix => "prefix_reduce",
         }
     }
 
-    fn is_rooted(self) -> bool {
-        matches!(self, Broadcast | Scatter | Gather)
+    /// Is there a root?
+    pub fn is_rooted(self) -> bool {
+        matches!(self, Broadcast | Scatter | Gather | Reduce)
+    }
+
+    /// Are elements combined?
+    pub fn reduces(self) -> bool {
+        matches!(self, Reduce | AllReduce | Prefix)
     }
 }
 
@@ -82,7 +95,7 @@ impl Cell {
     pub fn floor_limit(&self, mode: Mode) -> Option<f64> {
         match (self.stream, mode) {
             (true, Mode::NoNo) => Some(0.25),
-            (false, _) => Some(1.1),
+            (false, _) if !self.operation.reduces() => Some(1.1),
             _ => None,
         }
     }
@@ -98,6 +111,7 @@ impl Cell {
         };
         match (ranks, bytes, mode, touched) {
             _ if stream => None,
+            _ if operation.reduces() => self.reduction_limit(ranks, mode),
             (2, 8, Mode::AllAll, _) => Some(if operation.is_rooted() { 0.65 } else { 0.6 }),
             (2, 8, Mode::MyMy, _) => Some(if operation.is_rooted() { 0.5 } else { 0.4 }),
             // The peer of a permutation is an exchange: a figure to look at, but for the smallest.
@@ -110,6 +124,24 @@ impl Cell {
             (_, 8, Mode::MyMy, _) if matches!(operation, Broadcast | Scatter) => by_ranks([0.95, 0.75, 0.75]),
             (_, 0x1_0000, Mode::AllAll, false) => by_ranks([0.65; 3]),
             (_, 0x10_0000, Mode::AllAll, false) if matches!(operation, GatherAll | Exchange) => by_ranks([0.75; 3]),
+            _ => None,
+        }
+    }
+
+    fn reduction_limit(&self, ranks: usize, mode: Mode) -> Option<f64> {
+        let Cell { operation, bytes, touched, .. } = *self;
+        match (ranks, bytes, mode, operation) {
+            (2, 0x10_0000, Mode::AllAll, _) if touched => Some(0.5),
+            (_, 0x1_0000, Mode::AllAll, AllReduce) if ranks > 2 && !touched => Some(0.3),
+            (_, 0x10_0000, Mode::AllAll, AllReduce) if ranks > 2 && !touched => Some(0.4),
+            (.., Prefix) => None,
+            (2, 8, Mode::AllAll, _) => Some(0.6),
+            (2, 8, Mode::MyMy, _) => Some(if operation == Reduce { 0.5 } else { 0.4 }),
+            (2, 1024, Mode::AllAll, _) if touched => Some(0.8),
+            (2, 0x1_0000, Mode::AllAll, _) if touched => Some(0.7),
+            (4, 8, Mode::AllAll, _) => Some(0.75),
+            (8, 8, Mode::AllAll, _) => Some(0.45),
+            (16, 8, Mode::AllAll, _) => Some(0.35),
             _ => None,
         }
     }
@@ -173,7 +205,7 @@ mod tests {
         assert!(names.contains(&("broadcast_stream/8/2/no-no".into(), false)));
         names.sort_unstable();
         assert!(names.windows(2).all(|two| two[0] != two[1]));
-        assert_eq!(names.len(), 6 * 2 * 2 * 2 + 2);
+        assert_eq!(names.len(), 9 * 2 * 2 * 2 + 2);
         let only = |name: &str| is_named("broadcast_stream/8/2/no-no", &[name.into()]);
         assert!(only("broadcast_stream") && only("broadcast_stream/8") && only("broadcast_stream/8/2/no-no"));
         assert!(!only("broadcast") && !only("broadcast_stream/8/2/n") && is_named("gather/8/2/my-my", &[]));
@@ -192,5 +224,9 @@ mod tests {
         assert_eq!(limit(GatherAll, 8, false, 8, Mode::AllAll), Some(0.5));
         assert_eq!(limit(GatherAll, 1 << 20, false, 16, Mode::AllAll), Some(0.75));
         assert_eq!(limit(Broadcast, 64 << 10, false, 4, Mode::AllAll), Some(0.65));
+        assert_eq!(limit(AllReduce, 8, false, 16, Mode::AllAll), Some(0.35));
+        assert_eq!(limit(Reduce, 8, true, 2, Mode::MyMy), Some(0.5));
+        assert_eq!(limit(Prefix, 1 << 20, true, 2, Mode::AllAll), Some(0.5));
+        assert_eq!(limit(Prefix, 8, true, 2, Mode::AllAll), None);
     }
 }

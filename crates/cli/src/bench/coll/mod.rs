@@ -2,6 +2,7 @@
 //!
 //! * [`cells`]: what is measured, and what it may be.
 //! * [`stage`]: how the driver asks one side after the other, while the rest sleep.
+//! * [`sampler`]: the same without peers, of algorithms by their names, for whoever compares those.
 //! * [`ours`], [`hand`], [`peer`]: the sides: the library, the same flow by hand in the same job, an MPI.
 //!
 //! A round is: the raw hand-off, a sample of each kind, the same samples in the opposite order, the hand-off again. As in
@@ -14,11 +15,12 @@
 //! program does; the time of that is in the figure and in its peer's. Untouched buffers stay in the caches of whoever has
 //! copied them last. The root of a rooted operation changes with each call.
 
-mod cells;
+pub mod cells;
 mod hand;
 mod ours;
 mod peer;
-mod stage;
+pub mod sampler;
+pub mod stage;
 
 use super::measure::{Measured, Round, Tally, median};
 use super::mpi::{Library, MPICH, OPEN_MPI};
@@ -32,7 +34,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use stage::{By, MOST_RANKS, Order, Sample, Stage};
 use std::hint::black_box;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -78,12 +80,12 @@ pub struct SideOptions {
     side: usize,
     name: String,
     stage: PathBuf,
-    #[arg(long)]
-    private: bool,
+    /// The algorithm in place of the table's choice
     #[arg(long)]
     algorithm: Option<String>,
+    /// Those that are asked for by their numbers
     #[arg(long)]
-    against: Option<String>,
+    named: Vec<String>,
 }
 
 /// The job is this side.
@@ -124,7 +126,7 @@ pub fn bench(options: &Options) -> i32 {
                 }
                 bar.inc(1);
             }
-            sides.end()
+            sides.programs.end()
         });
         if let Err(why) = &mut measured {
             bar.suspend(|| eprintln!("partage: {ranks} ranks: {why}"));
@@ -251,14 +253,18 @@ fn table(figures: &[Figure]) -> Table {
     table
 }
 
-/// The programs that take turns.
+/// The job and the MPIs.
 struct Sides {
     ranks: usize,
     cores: usize,
+    programs: Programs,
+}
+
+/// Programs that take turns: each is one side of a stage.
+pub struct Programs {
     path: PathBuf,
     stage: &'static Stage,
-    /// The job, then MPIs.
-    programs: Vec<(&'static str, Child)>,
+    all: Vec<(&'static str, Child)>,
 }
 
 /// What is sampled in a round.
@@ -270,9 +276,7 @@ struct Kind {
 
 impl Sides {
     fn start(options: &Options, ranks: usize, cores: &[usize]) -> Result<Sides, String> {
-        let path = std::env::temp_dir().join(format!("partage-bench-{}.stage", std::process::id()));
-        let stage = Stage::create(&path)?;
-        let mut sides = Sides { ranks, cores: options.cores, path, stage, programs: vec![] };
+        let mut sides = Sides { ranks, cores: options.cores, programs: Programs::new()? };
         // The ranks inherit it.
         topology::allow(&cores[..options.cores]);
         let started = sides.start_all(options);
@@ -281,52 +285,19 @@ impl Sides {
     }
 
     fn start_all(&mut self, options: &Options) -> Result<(), String> {
-        let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-        let ranks = self.ranks.to_string();
-        let mut job = Command::new(&program);
-        job.args(["run", "--bind", "core", "-n", &ranks]);
-        self.add(job, "ours", &program, options)?;
+        let mut args = vec![];
+        for (option, value) in [("--algorithm", &options.algorithm), ("--named", &options.against)] {
+            args.extend(value.iter().flat_map(|value| [option, value]));
+        }
+        self.programs.add_job(self.ranks, |_| (), &args)?;
         let share_cores = self.ranks > options.cores;
         for library in [&OPEN_MPI, &MPICH] {
             // MPICH spins: where ranks share cores it takes milliseconds for anything.
             if library.is_there() && !options.no_peers && !(share_cores && *library == MPICH) {
-                self.add(library.command(self.ranks, share_cores), library.name, &program, options)?;
+                self.programs.add(library.command(self.ranks, share_cores), library.name, &[])?;
             }
         }
         Ok(())
-    }
-
-    fn add(
-        &mut self,
-        mut launcher: Command,
-        name: &'static str,
-        program: &Path,
-        options: &Options,
-    ) -> Result<(), String> {
-        let side = self.programs.len().to_string();
-        launcher.arg(program).args(["bench-side", &side, name]).arg(&self.path);
-        launcher.args(options.private.then_some("--private"));
-        for (option, value) in [("--algorithm", &options.algorithm), ("--against", &options.against)] {
-            launcher.args(value.iter().flat_map(|value| [option, value]));
-        }
-        let prepare = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?);
-        // SAFETY: one system call between fork and exec; it neither allocates nor locks. Launchers end their ranks when they
-        // are told to end, and so they do if this process does not live to tell them.
-        unsafe { launcher.pre_exec(prepare) };
-        let child = launcher.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        self.programs.push((name, child.map_err(|e| format!("{name}: {e}"))?));
-        Ok(())
-    }
-
-    fn ask(&mut self, side: usize, order: Order) -> Result<f64, String> {
-        let (name, child) = &mut self.programs[side];
-        self.stage
-            .ask(side, order, PATIENCE, || match child.try_wait() {
-                Ok(None) => Ok(()),
-                Ok(Some(status)) => Err(format!("ended with {status}")),
-                Err(e) => Err(e.to_string()),
-            })
-            .map_err(|why| format!("{name}: {why}"))
     }
 
     fn measure(&mut self, cell: &Cell, options: &Options) -> Result<Vec<Figure>, String> {
@@ -334,12 +305,12 @@ impl Sides {
         let mut rounds: Vec<(f64, f64, Vec<f64>)> = vec![];
         let mut tally = Tally::default();
         while !tally.is_enough(options.rounds.into()) {
-            let before = self.ask(OURS, Order::Handoff)?;
+            let before = self.programs.ask(OURS, Order::Handoff)?;
             let mut values = vec![0.0; kinds.len()];
             for i in (0..kinds.len()).chain((0..kinds.len()).rev()) {
-                values[i] += self.ask(kinds[i].side, Order::Sample(kinds[i].sample))? / 2.0;
+                values[i] += self.programs.ask(kinds[i].side, Order::Sample(kinds[i].sample))? / 2.0;
             }
-            let after = self.ask(OURS, Order::Handoff)?;
+            let after = self.programs.ask(OURS, Order::Handoff)?;
             tally.push(Round { before, after, ours: values[0], floor: None });
             rounds.push((before, after, values));
         }
@@ -352,7 +323,7 @@ impl Sides {
             tally.measured()
         };
         let find = |wanted: &dyn Fn(&Kind) -> bool| kinds.iter().position(wanted);
-        let side_of = |name: &str| self.programs.iter().position(|(n, _)| *n == name);
+        let side_of = |name: &str| self.programs.all.iter().position(|(n, _)| *n == name);
         let compared = |i, other: Option<usize>| {
             let Measured { floor, ratio, .. } = compare(i, Some(other?));
             Some(Compared { value: floor?, ratio: ratio? })
@@ -377,7 +348,7 @@ impl Sides {
                 peer: compared(i, peer(&OPEN_MPI)),
                 peer_limit: cell.peer_limit(self.ranks, mode).filter(|_| self.cores == 2),
                 mpich: compared(i, peer(&MPICH)),
-                against: compared(i, by(By::Other, mode)),
+                against: compared(i, by(By::Named(0), mode)),
                 handoff: (m.handoff.unwrap_or(f64::NAN), after),
                 kept: m.kept,
                 discarded: m.discarded,
@@ -391,8 +362,8 @@ impl Sides {
     fn kinds(&mut self, cell: &Cell, options: &Options) -> Result<Vec<Kind>, String> {
         let Cell { operation, bytes, touched, stream } = *cell;
         let sample = |mode, by| {
-            let rotating = !stream;
-            Sample { operation, bytes, mode, by, touched, rotating, calls: 1, batches: 1 }
+            let (rotating, private) = (!stream, options.private);
+            Sample { operation, bytes, mode, by, touched, rotating, private, calls: 1, batches: 1 }
         };
         let mut kinds = vec![];
         // A stream without synchronization is compared with the one that has it.
@@ -400,21 +371,21 @@ impl Sides {
         for &mode in cell.modes().iter().filter(|&&mode| wanted(mode)) {
             kinds.push(Kind { side: OURS, sample: sample(mode, By::Library) });
             if options.against.is_some() {
-                kinds.push(Kind { side: OURS, sample: sample(mode, By::Other) });
+                kinds.push(Kind { side: OURS, sample: sample(mode, By::Named(0)) });
             }
-            if self.ranks == 2 && bytes == 8 && !stream && !options.private {
+            if self.ranks == 2 && bytes == 8 && !stream && !options.private && !operation.reduces() {
                 kinds.push(Kind { side: OURS, sample: sample(mode, By::Hand) });
             }
         }
-        kinds.extend((1..self.programs.len()).map(|side| Kind { side, sample: sample(Mode::AllAll, By::Library) }));
+        kinds.extend((1..self.programs.all.len()).map(|side| Kind { side, sample: sample(Mode::AllAll, By::Library) }));
         for kind in &mut kinds {
             // The first one is for pages; then ever more calls, until the time of one is known well.
-            self.ask(kind.side, Order::Sample(kind.sample))?;
+            self.programs.ask(kind.side, Order::Sample(kind.sample))?;
             let time = loop {
                 // A sample may be disturbed; the shortest of some is not.
                 let mut time = f64::INFINITY;
                 for _ in 0..TRIES {
-                    time = time.min(self.ask(kind.side, Order::Sample(kind.sample))?);
+                    time = time.min(self.programs.ask(kind.side, Order::Sample(kind.sample))?);
                 }
                 let calls = &mut kind.sample.calls;
                 let enough = (WINDOW / time.max(0.001)) as u64;
@@ -431,10 +402,53 @@ impl Sides {
         }
         Ok(kinds)
     }
+}
 
-    fn end(mut self) -> Result<(), String> {
-        (0..self.programs.len()).for_each(|side| self.stage.tell(side, Order::End));
-        for (name, mut child) in std::mem::take(&mut self.programs) {
+impl Programs {
+    /// None yet.
+    pub fn new() -> Result<Programs, String> {
+        let path = std::env::temp_dir().join(format!("partage-bench-{}.stage", std::process::id()));
+        let stage = Stage::create(&path)?;
+        Ok(Programs { path, stage, all: vec![] })
+    }
+
+    /// Starts a job of so many ranks, each bound to a core, with what `more` says about its start.
+    pub fn add_job(&mut self, ranks: usize, more: impl FnOnce(&mut Command), args: &[&str]) -> Result<(), String> {
+        let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+        let mut job = Command::new(program);
+        more(job.args(["run", "--bind", "core", "-n", &ranks.to_string()]));
+        self.add(job, "ours", args)
+    }
+
+    fn add(&mut self, mut launcher: Command, name: &'static str, args: &[&str]) -> Result<(), String> {
+        let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+        let side = self.all.len().to_string();
+        launcher.arg(program).args(["bench-side", &side, name]).arg(&self.path).args(args);
+        let prepare = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?);
+        // SAFETY: one system call between fork and exec; it neither allocates nor locks. Launchers end their ranks when they
+        // are told to end, and so they do if this process does not live to tell them.
+        unsafe { launcher.pre_exec(prepare) };
+        let child = launcher.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        self.all.push((name, child.map_err(|e| format!("{name}: {e}"))?));
+        Ok(())
+    }
+
+    /// Asks one, and sleeps until it has answered.
+    pub fn ask(&mut self, side: usize, order: Order) -> Result<f64, String> {
+        let (name, child) = &mut self.all[side];
+        self.stage
+            .ask(side, order, PATIENCE, || match child.try_wait() {
+                Ok(None) => Ok(()),
+                Ok(Some(status)) => Err(format!("ended with {status}")),
+                Err(e) => Err(e.to_string()),
+            })
+            .map_err(|why| format!("{name}: {why}"))
+    }
+
+    /// Tells all to end, and waits for that.
+    pub fn end(mut self) -> Result<(), String> {
+        (0..self.all.len()).for_each(|side| self.stage.tell(side, Order::End));
+        for (name, mut child) in std::mem::take(&mut self.all) {
             let status = child.wait().map_err(|e| e.to_string())?;
             if !status.success() {
                 return Err(format!("{name} ended with {status}"));
@@ -444,10 +458,10 @@ impl Sides {
     }
 }
 
-impl Drop for Sides {
+impl Drop for Programs {
     /// Ends what still runs.
     fn drop(&mut self) {
-        for (_, child) in &mut self.programs {
+        for (_, child) in &mut self.all {
             // One that has ended already is no error.
             let _ = kill_process(Pid::from_child(child), Signal::TERM);
             let _ = child.wait();

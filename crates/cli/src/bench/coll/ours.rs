@@ -4,7 +4,7 @@ use super::cells::{Mode, Operation};
 use super::hand::{Hand, Words};
 use super::stage::{By, Sample, Stage};
 use super::{CHUNK, SideOptions, read, write};
-use partage::coll::{Collective, Ready};
+use partage::coll::{Collective, Meets, Ready};
 use partage::prelude::*;
 
 /// A rank of it, until the driver has enough.
@@ -28,9 +28,10 @@ struct Ours<'j> {
     buffers: Option<Buffers>,
 }
 
-/// A block of each rank, and a block for each on each; those of `--private` beside them.
+/// A block of each rank, and a block for each on each, shared or private.
 struct Buffers {
     bytes: usize,
+    is_private: bool,
     shared: Set<SharedArray<u64>>,
     private: Set<Vec<u64>>,
     words: Option<Words>,
@@ -47,31 +48,31 @@ struct Set<B> {
 impl Ours<'_> {
     /// Collective.
     fn prepare(&mut self, s: &Sample) -> Result<(), String> {
-        if self.buffers.as_ref().is_some_and(|b| b.bytes == s.bytes) {
+        if self.buffers.as_ref().is_some_and(|b| (b.bytes, b.is_private) == (s.bytes, s.private)) {
             return Ok(());
         }
         self.buffers = None;
         let (job, n) = (self.job, s.bytes / 8);
         let array = |n| job.array::<u64>(Layout::per_rank(n)).map_err(|e| e.to_string());
-        let (small, wide) = (n, n * job.size());
+        // Of shared ones there is always a word, so that making them is the same for all.
+        let (small, wide) = if s.private { (1, 1) } else { (n, n * job.size()) };
         let mut shared = Set { src: array(small)?, dst: array(small)?, wide_src: array(wide)?, wide_dst: array(wide)? };
-        let private = match self.options.private {
-            true => Set { src: vec![1; small], dst: vec![1; small], wide_src: vec![1; wide], wide_dst: vec![1; wide] },
-            false => Set { src: vec![], dst: vec![], wide_src: vec![], wide_dst: vec![] },
-        };
-        let words = (job.size() == 2 && n == 1).then(|| {
+        let own = |blocks: usize| vec![1; if s.private { n * blocks } else { 0 }];
+        let private = Set { src: own(1), dst: own(1), wide_src: own(job.size()), wide_dst: own(job.size()) };
+        let words = (job.size() == 2 && n == 1 && !s.private).then(|| {
             let Set { src, dst, wide_src, wide_dst } = &mut shared;
             Words::new(job, [src, dst], [wide_src, wide_dst])
         });
-        self.buffers = Some(Buffers { bytes: s.bytes, shared, private, words, chunk: [0; CHUNK] });
+        self.buffers =
+            Some(Buffers { bytes: s.bytes, is_private: s.private, shared, private, words, chunk: [0; CHUNK] });
         Ok(())
     }
 
     fn call(&mut self, s: &Sample, turn: u64, times: u64) {
-        let (job, private) = (self.job, self.options.private);
+        let (job, private) = (self.job, s.private);
         let algorithm = match s.by {
             By::Library => self.options.algorithm.as_deref(),
-            By::Other => self.options.against.as_deref(),
+            By::Named(n) => Some(self.options.named[n].as_str()),
             By::Hand => None,
         };
         let buffers = self.buffers.as_mut().expect("what was prepared");
@@ -96,6 +97,9 @@ impl Ours<'_> {
                         Operation::GatherAll => run(job.gather_all(&*src).to(wide_dst), sync, algorithm),
                         Operation::Exchange => run(job.exchange(&*wide_src).to(wide_dst), sync, algorithm),
                         Operation::Permute => run(job.permute(&*src, to).to(dst), sync, algorithm),
+                        Operation::Reduce => run(job.reduce(&*src, Sum).to(dst).root(at), sync, algorithm),
+                        Operation::AllReduce => run(job.all_reduce(&*src, Sum).to(dst), sync, algorithm),
+                        Operation::Prefix => run(job.prefix_reduce(&*src, Sum).to(dst), sync, algorithm),
                     }
                 }};
             }
@@ -110,7 +114,7 @@ impl Ours<'_> {
 }
 
 #[inline(always)]
-fn run(what: Collective<'_, u64, Ready>, sync: (In, Out), algorithm: Option<&str>) {
+fn run<M: Meets<u64>>(what: Collective<'_, u64, Ready, M>, sync: (In, Out), algorithm: Option<&str>) {
     let what = what.sync(sync.0, sync.1);
     match algorithm {
         Some(name) => what.algorithm(name).run(),
@@ -144,6 +148,7 @@ impl Buffers {
                 match s.operation {
                     Operation::Broadcast => &$set.src,
                     Operation::Scatter | Operation::Permute => &$set.dst,
+                    Operation::Reduce | Operation::AllReduce | Operation::Prefix => &$set.dst,
                     Operation::Gather | Operation::GatherAll | Operation::Exchange => &$set.wide_dst,
                 }
             };

@@ -48,6 +48,9 @@ impl Buffers {
                 Operation::Gather => c.gather(&src[..n], dst, root)?,
                 Operation::GatherAll => c.gather_all(&src[..n], dst)?,
                 Operation::Exchange | Operation::Permute => c.exchange(src, dst)?,
+                Operation::Reduce => c.reduce(&src[..n], &mut dst[..n], root)?,
+                Operation::AllReduce => c.all_reduce(&src[..n], &mut dst[..n])?,
+                Operation::Prefix => c.scan(&src[..n], &mut dst[..n])?,
             }
             // A broadcast is in place: what it brings is where it begins.
             let got_in = if s.operation == Operation::Broadcast { &*src } else { &*dst };

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// As many ranks as a side may have.
 pub const MOST_RANKS: usize = 64;
 /// As many sides as there may be.
-pub const MOST_SIDES: usize = 3;
+pub const MOST_SIDES: usize = 8;
 const LEN: usize = HUGE;
 const _: () = assert!(size_of::<Stage>() <= LEN);
 
@@ -78,6 +78,8 @@ pub struct Sample {
     pub touched: bool,
     /// The root changes with each call.
     pub rotating: bool,
+    /// Slices of one's own, not shared arrays.
+    pub private: bool,
     /// How many calls are timed at once: as many for each root.
     pub calls: u64,
     /// How many times so many. Of several the median counts, as the first rank has seen them; of one the time from the first
@@ -92,8 +94,8 @@ pub enum By {
     Library,
     /// Hand-written code of the same flow.
     Hand,
-    /// The library, by the algorithm of `--against`.
-    Other,
+    /// The library, by the algorithm with this number among those that the side was given.
+    Named(usize),
 }
 
 impl Sample {
@@ -112,7 +114,8 @@ impl Sample {
             Operation::Gather => (1, only(is_root, ranks)),
             Operation::GatherAll => (1, ranks),
             Operation::Exchange => (ranks, ranks),
-            Operation::Permute => (1, 1),
+            Operation::Permute | Operation::AllReduce | Operation::Prefix => (1, 1),
+            Operation::Reduce => (1, only(is_root, 1)),
         }
     }
 }
@@ -123,8 +126,13 @@ impl Order {
             Order::End => [0; WORDS],
             Order::Handoff => [1, 0, 0, 0, 0, 0, 0, 0],
             Order::Sample(s) => {
-                let flags = u64::from(s.touched) | u64::from(s.rotating) << 1;
-                [2, s.operation as u64, s.bytes as u64, s.mode as u64, s.by as u64, flags, s.calls, s.batches]
+                let flags = u64::from(s.touched) | u64::from(s.rotating) << 1 | u64::from(s.private) << 2;
+                let by = match s.by {
+                    By::Library => 0,
+                    By::Hand => 1,
+                    By::Named(n) => n as u64 + 2,
+                };
+                [2, s.operation as u64, s.bytes as u64, s.mode as u64, by, flags, s.calls, s.batches]
             }
         }
     }
@@ -138,9 +146,14 @@ impl Order {
                 operation: Operation::ALL[operation as usize],
                 bytes: bytes as usize,
                 mode: [Mode::AllAll, Mode::MyMy, Mode::NoNo][mode as usize],
-                by: [By::Library, By::Hand, By::Other][by as usize],
+                by: match by {
+                    0 => By::Library,
+                    1 => By::Hand,
+                    n => By::Named(n as usize - 2),
+                },
                 touched: flags & 1 != 0,
                 rotating: flags & 2 != 0,
+                private: flags & 4 != 0,
                 calls,
                 batches,
             }),
@@ -291,9 +304,10 @@ mod tests {
         operation: Operation::Exchange,
         bytes: 1024,
         mode: Mode::MyMy,
-        by: By::Other,
+        by: By::Named(3),
         touched: true,
         rotating: false,
+        private: false,
         calls: 7,
         batches: 3,
     };
@@ -302,9 +316,10 @@ mod tests {
     fn orders_travel_as_words() {
         for operation in Operation::ALL {
             for mode in [Mode::AllAll, Mode::MyMy, Mode::NoNo] {
-                for by in [By::Library, By::Hand, By::Other] {
+                for by in [By::Library, By::Hand, By::Named(0), By::Named(9)] {
                     for (touched, rotating) in [(false, true), (true, false)] {
-                        let order = Order::Sample(Sample { operation, mode, by, touched, rotating, ..SAMPLE });
+                        let sample = Sample { operation, mode, by, touched, rotating, ..SAMPLE };
+                        let order = Order::Sample(Sample { private: touched, ..sample });
                         assert_eq!(Order::from_words(order.words()), order);
                     }
                 }
@@ -315,7 +330,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_what_is_read() {
-        for operation in Operation::ALL.into_iter().filter(|o| *o != Operation::Broadcast) {
+        let moves = |o: &Operation| *o != Operation::Broadcast && *o != Operation::Reduce;
+        for operation in Operation::ALL.into_iter().filter(moves) {
             let sample = Sample { operation, ..SAMPLE };
             let both: Vec<_> = (0..4).map(|r| sample.touches(r == 1, 4)).collect();
             let (written, read) = both.iter().fold((0, 0), |sum, t| (sum.0 + t.0, sum.1 + t.1));

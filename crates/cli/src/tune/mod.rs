@@ -1,0 +1,338 @@
+//! `partage tune`: which algorithms of collectives are best on this machine, as a profile that later jobs take.
+//!
+//! * [`cells`]: what is measured: which calls, with which candidates.
+//! * [`judge`]: who wins, and which rules the winners make. Arithmetic only.
+//! * [`work`]: what has been found out so far, in a file, so that a run that was interrupted goes on.
+//!
+//! A *cell* is an operation, a situation of the ranks, a sync mode, a kind of buffers and a length: what a rule of the table
+//! can tell apart. All its candidates are measured in turns, in jobs that live side by side; those that are hopeless drop out early. The
+//! best then meets the one that is in force, in new rounds, for the best of many is always flattered. It takes over if it is
+//! better by more than noise, in most rounds and for every number of ranks. So the outcome is what was in force, or better.
+//!
+//! Buffers are not touched between calls, and ranks are processes of one node, each bound to a core.
+
+pub mod cells;
+mod judge;
+mod work;
+
+use crate::bench::coll::cells::{Operation, size};
+use crate::bench::coll::sampler::{Fit, Sampler, What};
+use crate::bench::coll::stage::MOST_RANKS;
+use crate::bench::{digits, say_if_disturbed, ticks};
+use cells::{Cell, LENGTHS, algorithms, names};
+use clap::Args;
+use comfy_table::{CellAlignment, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use judge::{Outcome, beats, cost, medians};
+use partage::coll::Table;
+use partage::profile::{self, Made, Profile};
+use partage_conduit::topology;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use work::Work;
+
+/// What `tune` takes.
+#[derive(Args)]
+pub struct Options {
+    /// Stop after so many minutes with what there is; another run goes on from there
+    #[arg(long, value_name = "N", default_value_t = 3.0, value_parser = minutes)]
+    minutes: f64,
+    /// Shorter samples: half the time, twice the noise
+    #[arg(long)]
+    quick: bool,
+    /// Forget what a run that was interrupted has measured
+    #[arg(long)]
+    fresh: bool,
+    /// Tune these operations only; a profile keeps its rules for the others
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = operation)]
+    operations: Vec<Operation>,
+    /// Numbers of ranks; those that no rule can tell apart are judged together [default: 2, the cores, twice the cores]
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u64).range(2..=MOST_RANKS as u64))]
+    ranks: Vec<u64>,
+    /// Bytes of a block [default: 8 to 1m]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = size)]
+    bytes: Vec<usize>,
+    /// The profile to write [default: the one that jobs read]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Rules that are in force at first, before the built-in ones
+    #[arg(long, value_name = "TABLE")]
+    from: Option<Table>,
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    let n = text.parse::<f64>().ok().filter(|n| *n > 0.0 && *n <= 1e4);
+    n.ok_or_else(|| "give minutes, such as 3 or 0.5".into())
+}
+
+fn operation(text: &str) -> Result<Operation, String> {
+    let found = Operation::ALL.into_iter().find(|o| o.name() == text);
+    found.ok_or_else(|| format!("the operations are {}", Operation::ALL.map(Operation::name).join(", ")))
+}
+
+/// A sample takes about so long, in microseconds.
+const WINDOW: f64 = 2000.0;
+/// Rounds in which all candidates take part.
+const ROUNDS: usize = 3;
+/// Rounds of the last ones: at least, and at most.
+const FINALS: (usize, usize) = (5, 11);
+/// Candidates that are so many times slower than the best drop out: after a first look, and after a round.
+const HOPELESS: [f64; 2] = [3.0, 1.3];
+/// Blocks of one cell take this part of the memory at most.
+const PART_OF_MEMORY: u64 = 4;
+
+/// Tunes, writes the profile and says what has changed.
+pub fn tune(options: &Options) -> i32 {
+    let before = ticks();
+    let done = Tuner::new(options).and_then(|mut tuner| {
+        let finished = tuner.run()?;
+        tuner.report(finished)
+    });
+    match done {
+        Ok(()) => {
+            say_if_disturbed(before);
+            0
+        }
+        Err(why) => {
+            eprintln!("partage: tune: {why}");
+            1
+        }
+    }
+}
+
+struct Tuner {
+    output: PathBuf,
+    made: Made,
+    cells: Vec<Cell>,
+    /// The table in force.
+    from: Table,
+    work: Work,
+    cores: usize,
+    window: f64,
+    deadline: Instant,
+}
+
+impl Tuner {
+    fn new(options: &Options) -> Result<Tuner, String> {
+        let nowhere = "there is no place for a profile: set PARTAGE_PROFILE to a file, or give --output";
+        let output = options.output.clone().or_else(profile::path).ok_or(nowhere)?;
+        let quota = topology::cpu_quota().map_or(usize::MAX, |q| q.floor().max(1.0) as usize);
+        let cores = topology::allowed_cores().len().min(quota);
+        let mut ranks: Vec<usize> = options.ranks.iter().map(|&n| n as usize).collect();
+        if ranks.is_empty() {
+            ranks = vec![2, cores.clamp(2, MOST_RANKS), (2 * cores).clamp(4, MOST_RANKS)];
+        }
+        let lengths = if options.bytes.is_empty() { LENGTHS.to_vec() } else { options.bytes.clone() };
+        let operations =
+            if options.operations.is_empty() { Operation::ALL.to_vec() } else { options.operations.clone() };
+        let situations = cells::situations(&ranks, cores);
+        let most = topology::memory_left() / PART_OF_MEMORY;
+        let mut cells = cells::all(&situations, &operations, &lengths);
+        let all = cells.len();
+        cells.retain(|cell| cell.memory() <= most);
+        if cells.len() < all {
+            eprintln!(
+                "partage: tune: {} of {all} cells need more than a quarter of the memory: left out",
+                all - cells.len()
+            );
+        }
+        let made = Made::now();
+        let from = options.from.clone().unwrap_or(Table::empty()).over(Table::default());
+        let key = format!("{} {} {} {} {ranks:?} {from}", made.version, made.table, made.processor, made.cores);
+        let work = Work::open(&output, &key, options.fresh)?;
+        let count = cells.iter().filter(|cell| work.find(cell).is_some()).count();
+        if count > 0 {
+            eprintln!(
+                "partage: tune: {count} of {} cells were measured before; --fresh measures them again",
+                cells.len()
+            );
+        }
+        let window = if options.quick { WINDOW / 2.0 } else { WINDOW };
+        let deadline = Instant::now() + Duration::from_secs_f64(60.0 * options.minutes);
+        Ok(Tuner { output, made, cells, from, work, cores, window, deadline })
+    }
+
+    /// Measures what is left; false if the time is over before.
+    fn run(&mut self) -> Result<bool, String> {
+        let todo: Vec<Cell> = self.cells.iter().filter(|cell| self.work.find(cell).is_none()).cloned().collect();
+        let bar = ProgressBar::new(self.cells.len() as u64);
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {eta} to go");
+        bar.set_style(style.expect("a valid template"));
+        bar.set_position((self.cells.len() - todo.len()) as u64);
+        let mut left = todo.len();
+        for group in todo.chunk_by(|a, b| a.situation == b.situation) {
+            let situation = &group[0].situation;
+            // Every name that a cell may need.
+            let tables = [&self.from, &Table::default()];
+            let names = names(group, &tables);
+            let mut sampler = Sampler::start(&situation.ranks, self.cores, self.window, &names)?;
+            for cell in group {
+                let now = Instant::now();
+                if now >= self.deadline {
+                    bar.finish_and_clear();
+                    return Ok(false);
+                }
+                if bar.is_hidden() && self.work.is_first(cell) {
+                    eprintln!("partage: tune: {}", cell.head());
+                }
+                bar.set_message(format!("{} {}", cell.head(), cell.bytes));
+                bar.tick();
+                let outcome = self.measure(&mut sampler, cell, &names, (self.deadline - now) / left as u32)?;
+                self.work.push(outcome)?;
+                left -= 1;
+                bar.inc(1);
+            }
+            sampler.end()?;
+        }
+        bar.finish_and_clear();
+        Ok(true)
+    }
+
+    /// One cell, in about so much time.
+    fn measure(&self, sampler: &mut Sampler, cell: &Cell, names: &[String], time: Duration) -> Result<Outcome, String> {
+        let start = Instant::now();
+        let [incumbent, built_in] = [&self.from, &Table::default()].map(|table| cell.choice(table).to_string());
+        let Cell { operation, bytes, mode, private, .. } = *cell;
+        let mut field: Vec<Candidate> = vec![];
+        for algorithm in algorithms(cell, &[&self.from, &Table::default()]) {
+            let name = algorithm.to_string();
+            let number = names.iter().position(|n| *n == name).ok_or("an algorithm that no job knows")?;
+            let what = What { operation, bytes, mode, private, algorithm: number };
+            let (fit, times) = sampler.fit(&what)?;
+            field.push(Candidate {
+                stays: name == incumbent || name == built_in,
+                name,
+                what,
+                fit,
+                rounds: vec![times],
+            });
+        }
+        drop_hopeless(&mut field, HOPELESS[0]);
+        field.iter_mut().for_each(|c| c.rounds.clear());
+        for round in 0..ROUNDS {
+            take_turns(sampler, &mut field, round % 2 == 1)?;
+            drop_hopeless(&mut field, HOPELESS[1]);
+        }
+        let best = |field: &[Candidate]| {
+            let least = field.iter().min_by(|a, b| cost(&medians(&a.rounds)).total_cmp(&cost(&medians(&b.rounds))));
+            least.map_or(String::new(), |c| c.name.clone())
+        };
+        let best = best(&field);
+        field.retain(|c| c.stays || c.name == best);
+        field.iter_mut().for_each(|c| c.rounds.clear());
+        for round in 0..FINALS.1 {
+            if round >= FINALS.0 && start.elapsed() > time || field.len() == 1 && round > 0 {
+                break;
+            }
+            take_turns(sampler, &mut field, round % 2 == 1)?;
+        }
+        let find = |name: &str| field.iter().find(|c| c.name == name).ok_or("a candidate that stays is gone");
+        let (old, new, reference) = (find(&incumbent)?, find(&best)?, find(&built_in)?);
+        let chosen = if beats(&new.rounds, &old.rounds) { new } else { old };
+        Ok(Outcome {
+            head: cell.head(),
+            bytes,
+            built_in,
+            built_in_us: cost(&medians(&reference.rounds)),
+            chosen: chosen.name.clone(),
+            chosen_us: cost(&medians(&chosen.rounds)),
+            ratio: judge::ratio(&chosen.rounds, &reference.rounds),
+        })
+    }
+
+    /// Writes the profile, and says what is new in it.
+    fn report(&self, finished: bool) -> Result<(), String> {
+        let outcomes: Vec<&Outcome> = self.cells.iter().filter_map(|cell| self.work.find(cell)).collect();
+        if outcomes.is_empty() {
+            return Err("the time was over before anything was measured; give more --minutes".into());
+        }
+        let mut rules: Vec<(String, String)> = vec![];
+        for one in outcomes.chunk_by(|a, b| a.head == b.head) {
+            rules.extend(judge::rules(one));
+        }
+        rules.extend(kept(&self.output, &self.made, &outcomes));
+        write(&self.output, &Profile::text(&self.made, &rules))?;
+        let mut table = comfy_table::Table::new();
+        table.load_preset(presets::UTF8_BORDERS_ONLY);
+        table.set_header(["cell", "bytes", "built-in", "µs", "tuned", "µs", "ratio"]);
+        let new: Vec<_> = outcomes.iter().filter(|o| o.chosen != o.built_in).collect();
+        for o in &new {
+            let (was, now, ratio) = (digits(o.built_in_us), digits(o.chosen_us), format!("{:.2}", o.ratio));
+            table.add_row([&o.head, &o.bytes.to_string(), &o.built_in, &was, &o.chosen, &now, &ratio]);
+        }
+        for column in [1, 3, 5, 6] {
+            table.column_mut(column).into_iter().for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+        }
+        if !new.is_empty() {
+            out!("{table}");
+        }
+        let worst = outcomes.iter().map(|o| o.ratio).fold(0.0, f64::max);
+        let (count, all) = (new.len(), self.cells.len());
+        out!(
+            "{count} of {} cells have another algorithm than the built-in one; the worst takes {worst:.2} of its time",
+            outcomes.len()
+        );
+        out!("{}: {} entries; `partage info` shows what is in force", self.output.display(), rules.len());
+        if finished {
+            self.work.remove();
+        } else {
+            let left = all - outcomes.len();
+            eprintln!(
+                "partage: tune: the time was over before {left} of {all} cells; `partage tune` goes on with them"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// One algorithm in a cell.
+struct Candidate {
+    name: String,
+    /// It is in force, or the built-in one: it takes part to the end.
+    stays: bool,
+    what: What,
+    fit: Fit,
+    /// By round, then by job.
+    rounds: Vec<Vec<f64>>,
+}
+
+/// One round of all, in order or backwards.
+fn take_turns(sampler: &mut Sampler, field: &mut [Candidate], backwards: bool) -> Result<(), String> {
+    let n = field.len();
+    for i in 0..n {
+        let c = &mut field[if backwards { n - 1 - i } else { i }];
+        c.rounds.push(sampler.take(&c.what, &c.fit)?);
+    }
+    Ok(())
+}
+
+fn drop_hopeless(field: &mut Vec<Candidate>, times: f64) {
+    let cost_of = |c: &Candidate| cost(&medians(&c.rounds));
+    let best = field.iter().map(cost_of).fold(f64::INFINITY, f64::min);
+    field.retain(|c| c.stays || cost_of(c) <= times * best);
+}
+
+/// The rules of a profile that is there already, for what was not measured now.
+fn kept(path: &Path, made: &Made, measured: &[&Outcome]) -> Vec<(String, String)> {
+    let old = std::fs::read_to_string(path).ok().and_then(|text| Profile::parse(&text).ok());
+    let Some(old) = old.filter(|old| old.made.differs(made).is_none()) else { return vec![] };
+    let is_new = |entry: &String| {
+        let head = entry.split(':').next().unwrap_or_default();
+        measured.iter().any(|o| o.head == head)
+    };
+    let entries = old.table.entries().filter(|entry| !is_new(entry));
+    entries.map(|entry| (entry, format!("of {}", old.made.date))).collect()
+}
+
+/// The file is the old one or the new one, whatever happens.
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    let name = path.file_name().ok_or_else(|| format!("{} is no name of a file", path.display()))?;
+    let new = path.with_file_name(format!("{}.{}", name.to_string_lossy(), std::process::id()));
+    let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));
+    if written.is_err() {
+        // Whether it is there or not, the error is what matters.
+        let _ = std::fs::remove_file(&new);
+    }
+    written.map_err(|e| format!("{}: {e}", path.display()))
+}
