@@ -261,6 +261,7 @@ impl Launch {
             },
             cores: settings.own_cores.map(|own| if own { Cores::Own } else { Cores::Shared }),
             radix: settings.radix,
+            fences: settings.fences,
         })
     }
 }
