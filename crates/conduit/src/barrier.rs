@@ -25,12 +25,12 @@
 //! somebody else, who [opens](open) the barrier when all nodes have come (see [`crate::meeting`]).
 //!
 //! # Bells
-//! See [`crate::wait`]; the fence lies between the arrival (pair) or the release store (tree) and the look at the
+//! See [`crate::wait`]; the light fence lies between the arrival (pair) or the release store (tree) and the look at the
 //! bells.
 
 use crate::meeting::{Digest, Verdict};
 use crate::record::Site;
-use crate::sync::{AtomicU32, AtomicU64, Ordering::*, full_fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering::*, light_fence};
 use crate::wait::{Aborted, Bell, Sleepers, Step, Waiter};
 use std::cell::Cell;
 use std::fmt;
@@ -599,7 +599,7 @@ pub fn open(places: &impl Places, n: usize, epoch: u64, said: Option<&Digest>) {
     let said = said.filter(|digest| !digest.is_bare());
     let bad = said.is_some_and(|digest| write_verdict(release, digest));
     release.word.store(epoch << 2 | u64::from(said.is_some()) << 1 | u64::from(bad), Release);
-    full_fence();
+    light_fence();
     if release.sleepers.any() {
         wake_all(places, n);
     }

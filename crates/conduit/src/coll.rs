@@ -18,12 +18,12 @@
 //! # Memory ordering
 //! Storing a count or a number releases, looking at it acquires: what was written before a signal is there for who has seen it, and what was
 //! read before a letter was counted as taken has been read when its place is written again. An arrival does both, so
-//! that whoever sees all arrivals sees what all did before. Whoever has stored makes a full fence and looks at bells (see
+//! that whoever sees all arrivals sees what all did before. Whoever has stored makes a light fence and looks at bells (see
 //! [`crate::wait`]).
 
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
 use crate::sync::full_fence;
-use crate::sync::{AtomicU64, Ordering::*, Plain};
+use crate::sync::{AtomicU64, Ordering::*, Plain, publish};
 
 /// How many collectives of a team may overlap.
 pub const CONTEXTS: usize = 16;
@@ -44,23 +44,16 @@ impl Count {
         self.0.load(Acquire)
     }
 
-    /// Makes it larger. Whoever called this makes a full fence before it looks at the reader's bell.
+    /// Makes it larger. Whoever called this makes a light fence before it looks at the reader's bell.
     #[inline(always)]
     pub fn set(&self, to: u64) {
         self.0.store(to, Release);
     }
 
-    /// Makes it larger, after which there is a full fence: whoever called this may look at the reader's bell.
+    /// Makes it larger, after which there is a light fence: whoever called this may look at the reader's bell.
     #[inline(always)]
     pub fn raise(&self, to: u64) {
-        // On x86-64 the locked exchange is the fence too.
-        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-        self.0.swap(to, AcqRel);
-        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-        {
-            self.0.store(to, Release);
-            full_fence();
-        }
+        publish(&self.0, to);
     }
 }
 
@@ -189,7 +182,7 @@ impl Hall {
         self.arrivals.0.load(Acquire)
     }
 
-    /// Releases all for the n-th time. There is a full fence after it.
+    /// Releases all for the n-th time. There is a light fence after it.
     #[inline(always)]
     pub fn release(&self, n: u64) {
         self.released.0.raise(n);

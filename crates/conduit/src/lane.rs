@@ -16,12 +16,12 @@
 //! * The flag's release store and the receiver's acquire load hand the elements over.
 //! * The credit's release store (or addition, where a message brings it) and the sender's acquire load hand the slot back: what the
 //!   receiver has read is read.
-//! * Whoever has stored either makes a full fence and looks at the other's bell (see [`crate::wait`]): a rank that sleeps for it
+//! * Whoever has stored either makes a light fence and looks at the other's bell (see [`crate::wait`]): a rank that sleeps for it
 //!   is woken.
 //!
 //! Does not contain: where slots lie, and how the two ends find each other ([`crate::shm::lane`]).
 
-use crate::sync::{AtomicU64, Ordering::*};
+use crate::sync::{AtomicU64, Ordering::*, publish};
 
 /// A flag has so many bits for the number of elements.
 const LEN_BITS: u32 = 48;
@@ -135,17 +135,10 @@ impl Sending {
 }
 
 impl Flag {
-    /// Says it, after which there is a full fence: whoever called this may look at the receiver's bell.
+    /// Says it, after which there is a light fence: whoever called this may look at the receiver's bell.
     #[inline(always)]
     pub fn raise(&self, flag: u64) {
-        // On x86-64 the locked exchange is the fence too.
-        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-        self.0.swap(flag, AcqRel);
-        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-        {
-            self.0.store(flag, Release);
-            crate::sync::full_fence();
-        }
+        publish(&self.0, flag);
     }
 }
 
@@ -197,17 +190,11 @@ impl Receiving {
         more
     }
 
-    /// The same where the credit is reached by a store, after which there is a full fence.
+    /// The same where the credit is reached by a store, after which there is a light fence.
     #[inline(always)]
     pub fn give_to(&mut self, credit: &Credit) {
         self.given = self.taken;
-        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-        credit.0.swap(self.given, AcqRel);
-        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-        {
-            credit.0.store(self.given, Release);
-            crate::sync::full_fence();
-        }
+        publish(&credit.0, self.given);
     }
 
     /// How many slots were given back.

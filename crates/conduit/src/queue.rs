@@ -16,9 +16,9 @@
 //!   Tickets carry nothing; they are one word, so the tickets of one sender grow.
 //! * A sender that is about to sleep sets its bit, counts itself, makes a full fence and looks at the queue once more. The
 //!   receiver empties a slot, makes a full fence, and looks at the count and the bits. Either the sender sees room or the
-//!   receiver sees the bit. Who takes a bit out rings that rank's bell, after another fence: the sleeper wrote its bell before its last
+//!   receiver sees the bit. Both fences are full: the bit may be set when the sender has made its heavy one already. Who takes a bit out rings that rank's bell, after another fence: the sleeper wrote its bell before its last
 //!   look (see [`crate::wait`]).
-//! * The receiver sleeps on its own bell: whoever has filled a slot makes a full fence and looks at it.
+//! * The receiver sleeps on its own bell: whoever has filled a slot makes a light fence and looks at it.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*, full_fence};
 use std::cell::Cell;
@@ -38,7 +38,7 @@ fn place(ticket: u64, bits: u32) -> (usize, u64) {
 }
 
 /// Sends what `write` puts into the slot that it is given; false if there is no room. The receiver is to be woken after a
-/// full fence.
+/// light fence.
 #[inline]
 pub fn try_send(tickets: &AtomicU64, slots: &impl Slots, write: impl FnOnce(usize)) -> bool {
     let mut ticket = tickets.load(Relaxed);
@@ -207,6 +207,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
+    use crate::sync::light_fence;
     use crate::wait::testing::Sleeper;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
@@ -250,7 +251,7 @@ mod models {
             let write = |i: usize| self.slots[i].1.with_mut(|p| unsafe { *p = (who, value) });
             let sent = try_send(&self.tickets, self, write);
             if sent {
-                full_fence();
+                light_fence();
                 self.receiver.bell.ring_after_fence();
             }
             sent

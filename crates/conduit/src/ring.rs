@@ -33,7 +33,9 @@
 //!   goes to sleep) and reads, the target adds, fences and reads. On x86-64 the add is a locked instruction and thereby the
 //!   fence.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering::*, Plain, full_fence};
+#[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+use crate::sync::full_fence;
+use crate::sync::{AtomicU32, AtomicU64, Ordering::*, Plain, light_fence, publish};
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
@@ -132,7 +134,7 @@ impl Ring {
         Ring { one_sender, ..self }
     }
 
-    /// Sends a message with the first `n` words of `words`. The caller has credit. A full fence lies between the message
+    /// Sends a message with the first `n` words of `words`. The caller has credit. A light fence lies between the message
     /// and what the caller does next, so that it may look at the receiver's bell.
     #[inline(always)]
     pub fn push(&self, head: Head, words: &[u64; WORDS], n: usize) {
@@ -151,14 +153,7 @@ impl Ring {
             to.set(*word);
         }
         let head = u64::from(head.0) << 32 | u64::from((ticket as u32).wrapping_add(1));
-        // On x86-64 the locked exchange is the fence too.
-        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-        slot.head.swap(head, AcqRel);
-        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-        {
-            slot.head.store(head, Release);
-            full_fence();
-        }
+        publish(&slot.head, head);
         prefetch_to_write(self.slot(ticket + AHEAD));
     }
 
@@ -292,7 +287,7 @@ impl Account {
         // The quarters of a window are powers of two.
         if (before ^ after) & !(quarter(window) - 1) != 0 {
             shown.raise(after);
-            full_fence();
+            light_fence();
             return true;
         }
         self.eager.load(Relaxed) != 0

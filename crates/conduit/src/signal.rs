@@ -13,8 +13,8 @@
 //!   had seen at least so much posted, so the difference is never negative.
 //! * Posts that come by messages take effect in the order in which their rank made them ([`Sequence`]), as those by stores do: who
 //!   has taken a rank's first post has what came with the first.
-//! * Whoever has posted makes a full fence and looks at who sleeps: the owner at its [`Bell`](crate::wait::Bell), other threads of its process
-//!   in the [`Crowd`] of the cell. Sleepers look again after a full fence of their own (see [`crate::wait`]).
+//! * Whoever has posted makes a light fence and looks at who sleeps: the owner at its [`Bell`](crate::wait::Bell), other threads of its process
+//!   in the [`Crowd`] of the cell. Sleepers look again after a heavy fence (see [`crate::wait`]).
 //! * The generation is written by the owner. A post looks at it first. One that is under way while the semaphore is freed
 //!   writes to a cell that has no semaphore; so a cell gets another one only when all ranks have met since (see
 //!   [`crate::shm::signal`]): whoever posts by an old name then sees that it is old.
@@ -231,7 +231,7 @@ impl Cell {
     /// Ends it, and sends away who waits.
     pub fn end(&self) {
         self.generation.store(self.generation.load(Relaxed) | FREED, Release);
-        crate::sync::full_fence();
+        crate::sync::light_fence();
         self.crowd.ring_after_fence();
     }
 
@@ -241,7 +241,7 @@ impl Cell {
         self.generation.load(Relaxed) == name.generation() && name.generation() != 0
     }
 
-    /// Posts; whoever it may wake is to be looked for after a full fence. `alone`: no other thread posts here at the same
+    /// Posts; whoever it may wake is to be looked for after a light fence. `alone`: no other thread posts here at the same
     /// time.
     #[inline(always)]
     pub fn post(&self, taken: &Taken, name: Name, n: u32, alone: bool) -> Result<(), Refused> {
@@ -473,7 +473,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use crate::sync::full_fence;
+    use crate::sync::light_fence;
     use crate::wait::testing::Sleeper;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
@@ -497,7 +497,7 @@ mod models {
         fn post(&self, who: usize, name: Name, alone: bool) {
             self.data[who].with_mut(|p| unsafe { *p += 1 });
             self.cell.post(&self.taken, name, 1, alone).unwrap();
-            full_fence();
+            light_fence();
             self.owner.bell.ring_after_fence();
             self.cell.crowd.ring_after_fence();
         }

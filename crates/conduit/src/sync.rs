@@ -1,5 +1,24 @@
-//! The atomics of this crate, in one place so that loom can replace them (`--cfg loom`), the full fence, the futex
+//! The atomics of this crate, in one place so that loom can replace them (`--cfg loom`), the fences, the futex
 //! word and the clock. Every protocol here is written against these names and nothing else.
+//!
+//! # Two fences that do not cost the same
+//! Whoever signals publishes and looks whether somebody sleeps; whoever is about to sleep says so and looks once more. Each must see
+//! its own store done before it looks, and a full fence on both sides is the plain way ([`crate::wait`]). But signals are
+//! many and a fence makes each wait until its line is here, and who sleeps has time. So the side that signals has a
+//! [`light_fence`], which is one for the compiler only, and the side that sleeps a [`heavy_fence`], which asks the kernel (`membarrier`) to make
+//! a full fence on every processor that runs a thread of a process that takes part. A thread that is not running passes a
+//! full fence when it is switched. So it is as if each of them made a full fence somewhere between the begin and the end of the heavy one. If that
+//! is before a thread looks, it sees what the sleeper said, which was written before; if it is after, all that the
+//! thread published before it looked is there for the sleeper's last look. One of the two sees the other, as with two full fences.
+//!
+//! All processes of a node must take part before anyone leaves its fences out: each says whether it can ([`can_be_light`]) when processes
+//! meet at the start, and if all can, signals are light ([`be_light`]). Who can makes its heavy fences heavy from
+//! then on, before it knows what comes of it. The pair is right only if one of its sides is a heavy one: two that are light order
+//! nothing. Neither carries data: what is published is ordered by its own release and acquire, which is all
+//! that a sanitizer sees, and all that it needs to.
+//!
+//! In models, under Miri and on other processors than x86-64 both are full fences. There a release store and a later load would need
+//! a fence for the compiler only, too, but nobody has measured what it is worth.
 //!
 //! Does not contain: any waiting policy (see [`crate::wait`]) or any protocol.
 
@@ -29,6 +48,89 @@ pub fn full_fence() {
     core::sync::atomic::fence(Ordering::SeqCst);
     #[cfg(loom)]
     loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// Orders what this thread has published before its look at who sleeps, if who sleeps makes a [`heavy_fence`] between saying
+/// so and looking: nothing but that. A full fence until all processes of the node are ready for less.
+#[inline(always)]
+pub fn light_fence() {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    if is_light() {
+        return core::sync::atomic::compiler_fence(Ordering::SeqCst);
+    }
+    full_fence();
+}
+
+/// A full fence, and the other side of [`light_fence`]. It takes microseconds, for others too: for who is about to sleep.
+///
+/// If the kernel refuses, which it does only when it has no memory, a wake may be lost, and the sleeper finds out
+/// when it looks up.
+pub fn heavy_fence() {
+    full_fence();
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    if MODE.heavy.load(Ordering::Relaxed) {
+        let _ = rustix::thread::membarrier(rustix::thread::MembarrierCommand::GlobalExpedited);
+    }
+}
+
+/// Stores with release, after which there is a light fence: whoever called this may look at a bell.
+#[inline(always)]
+pub fn publish(word: &AtomicU64, value: u64) {
+    // The locked exchange is the fence too.
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    if !is_light() {
+        word.swap(value, Ordering::AcqRel);
+        return;
+    }
+    word.store(value, Ordering::Release);
+    light_fence();
+}
+
+/// How this process fences, in lines of its own: it is read at every signal.
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+#[repr(align(128))]
+struct Mode {
+    /// Heavy fences are.
+    heavy: core::sync::atomic::AtomicBool,
+    /// Light fences are.
+    light: core::sync::atomic::AtomicBool,
+}
+
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+static MODE: Mode = {
+    use core::sync::atomic::AtomicBool;
+    Mode { heavy: AtomicBool::new(false), light: AtomicBool::new(false) }
+};
+
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+#[inline(always)]
+fn is_light() -> bool {
+    MODE.light.load(Ordering::Relaxed)
+}
+
+/// Can signals of this process be light? If so, its heavy fences are from now on.
+pub fn can_be_light() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    {
+        use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
+        let needed = MembarrierQuery::GLOBAL_EXPEDITED | MembarrierQuery::REGISTER_GLOBAL_EXPEDITED;
+        let can = membarrier_query().contains(needed) && membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
+        if can {
+            MODE.heavy.store(true, Ordering::Relaxed);
+        }
+        can
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    false
+}
+
+/// Signals of this process are light from now on, because all processes of its node can be; or they are not. A process is of one
+/// node at a time. (Tests have several, of one process each: any of them may decide.)
+pub fn be_light(light: bool) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    MODE.light.store(light && MODE.heavy.load(Ordering::Relaxed), Ordering::Relaxed);
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    let _ = light;
 }
 
 /// A word that has one user at a time, by somebody else's order. In shared memory it is a relaxed atomic; in a model an

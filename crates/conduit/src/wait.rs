@@ -12,15 +12,21 @@
 //! # Parking: one bell per rank
 //! The sleeper writes 1 to its bell, fences, looks at its condition once more and sleeps in the kernel while the bell
 //! is 1. Whoever makes a condition true publishes it, fences, and looks at the bell ([`Bell::ring`]); only if it says
-//! *parked* does it enter the kernel. With a full fence on both sides at least one of the two sees the other's store
+//! *parked* does it enter the kernel. With these fences at least one of the two sees the other's store
 //! (store buffering), so either the sleeper does not sleep or the waker wakes it. Without either fence wakes are lost;
 //! an ordinary stress test does not notice, the loom models of the barrier do. The timed park is only a belt.
+//!
+//! The two are not alike: signals are many, so the waker's fence is light, and the sleeper's is heavy ([`crate::sync`] says
+//! why that is enough, and when both are full ones). Somebody who does not sleep is never the heavy side; where two who
+//! look at each other's stores both go on, as in [`Relief`], both fences are full.
+//!
+//! A sleeper that looks up and was not rung sleeps on without another fence: its bell has said so since the last one.
 //!
 //! Whoever wakes many looks at one word first, the node's count of sleepers ([`Sleepers`]), and at the bells only if there
 //! are some: sixteen bells lie in sixteen pages.
 //!
 //! # Memory ordering
-//! The bell and the count carry no data: their accesses are relaxed and the two full fences order them. Each is right by
+//! The bell and the count carry no data: their accesses are relaxed and the two fences order them. Each is right by
 //! itself: whoever reads an old value of either after its fence has published before the sleeper's fence, and the
 //! sleeper's last look sees it. What the condition guards is ordered by the condition's own release store and acquire
 //! load.
@@ -30,7 +36,7 @@
 //! sleep, and takes it back when it ends. A wait that ends earlier writes nothing.
 
 use crate::record::Record;
-use crate::sync::{AtomicU32, Futex, Ordering::*, full_fence, ticks, ticks_per_us};
+use crate::sync::{AtomicU32, Futex, Ordering::*, full_fence, heavy_fence, light_fence, ticks, ticks_per_us};
 use std::cell::Cell;
 use std::fmt::Display;
 
@@ -89,11 +95,11 @@ impl Bell {
     /// Call after publishing what the owner may be waiting for.
     #[inline(always)]
     pub fn ring(&self) {
-        full_fence();
+        light_fence();
         self.ring_after_fence();
     }
 
-    /// The same when a [`full_fence`] lies between the publication and this call already: one fence for many bells.
+    /// The same when a [`light_fence`] lies between the publication and this call already: one fence for many bells.
     #[inline(always)]
     pub fn ring_after_fence(&self) {
         if self.0.word().load(Relaxed) != 0 {
@@ -123,7 +129,7 @@ impl Default for Sleepers {
 }
 
 impl Sleepers {
-    /// Are there any? After a [`full_fence`] that follows the publication.
+    /// Are there any? After a [`light_fence`] that follows the publication.
     #[inline(always)]
     pub fn any(&self) -> bool {
         self.0.load(Relaxed) != 0
@@ -133,7 +139,8 @@ impl Sleepers {
 /// Where a thread that makes progress for others dozes while they make it themselves.
 ///
 /// It dozes for a bounded time, and not when somebody has asked it to take over since it last woke: the asking is a store
-/// before a look at the bell, the dozing a store to the bell before a look for who asked, with a full fence in each.
+/// before a look at the bell, the dozing a store to the bell before a look for who asked, with a full fence in each: both are seldom, and
+/// a heavy one at every doze would disturb those who make progress.
 #[derive(Debug, Default)]
 pub struct Relief {
     asked: AtomicU32,
@@ -145,7 +152,8 @@ impl Relief {
     #[inline]
     pub fn take_over(&self) {
         self.asked.store(1, Relaxed);
-        self.bell.ring();
+        full_fence();
+        self.bell.ring_after_fence();
     }
 
     /// Dozes for `ns` at most; true if somebody has asked.
@@ -163,14 +171,14 @@ impl Relief {
 
 /// Where threads that are no ranks sleep, any number of them, until somebody rings: what a bell is to its one owner.
 ///
-/// Each sleeper stores 1, fences, looks, and sleeps while the word is 1. Only who rings stores 0: a sleeper that leaves does
+/// Each sleeper stores 1, makes a heavy fence, looks, and sleeps while the word is 1. Only who rings stores 0: a sleeper that leaves does
 /// not know of others. So the word may say 1 when nobody sleeps, which costs a ringer a system call once.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(transparent))]
 pub struct Crowd(Bell);
 
 impl Crowd {
-    /// Call after publishing what they may be waiting for, and a [`full_fence`].
+    /// Call after publishing what they may be waiting for, and a [`light_fence`].
     #[inline(always)]
     pub fn ring_after_fence(&self) {
         self.0.ring_after_fence();
@@ -180,7 +188,7 @@ impl Crowd {
     pub fn until(&self, look: impl Fn() -> bool) {
         while !look() {
             self.0.0.word().store(1, Relaxed);
-            full_fence();
+            heavy_fence();
             if look() {
                 return;
             }
@@ -340,31 +348,34 @@ impl<'m> Waiter<'m> {
     /// Sleeps until a look finds something; never returns `Idle`.
     fn park<S: Display>(&self, site: &impl Fn() -> S, look: &impl Fn() -> Step) -> Result<Step, Aborted> {
         let word = self.bell.0.word();
-        loop {
-            word.store(1, Relaxed);
-            self.sleepers.0.fetch_add(1, Relaxed);
-            full_fence();
+        self.sleepers.0.fetch_add(1, Relaxed);
+        word.store(1, Relaxed);
+        heavy_fence();
+        let ended = loop {
             let mut found = look();
-            let sleep = found == Step::Idle && !self.aborted();
-            if sleep {
+            if found == Step::Idle && !self.aborted() {
                 if let Some(relief) = self.relief {
                     relief.take_over();
                 }
                 self.bell.0.wait(1, self.park_ns);
-            }
-            word.store(0, Relaxed);
-            self.sleepers.0.fetch_sub(1, Relaxed);
-            if sleep {
                 found = look();
             }
             if found != Step::Idle {
-                return Ok(found);
+                break Ok(found);
             }
             if self.aborted() {
-                return Err(Aborted);
+                break Err(Aborted);
             }
             self.record.still_waiting(&site());
-        }
+            // Who was not rung has said that it sleeps all the time.
+            if word.load(Relaxed) == 0 {
+                word.store(1, Relaxed);
+                heavy_fence();
+            }
+        };
+        word.store(0, Relaxed);
+        self.sleepers.0.fetch_sub(1, Relaxed);
+        ended
     }
 }
 
@@ -421,5 +432,185 @@ mod models {
             relief.take_over();
             thread.join().unwrap();
         });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::record::Site;
+    use crate::shm::segment::{self, Mapping};
+    use crate::sync::{AtomicU64, be_light, can_be_light, publish};
+    use crate::topology;
+    use std::os::fd::{AsFd, AsRawFd};
+    use std::process::{Child, Command};
+    use std::time::{Duration, Instant};
+
+    #[derive(Default)]
+    #[repr(align(128))]
+    struct Apart<T>(T);
+
+    /// What a sleeper and who wakes it share; zeros at first.
+    #[derive(Default)]
+    #[repr(C)]
+    struct Both {
+        bell: Apart<Bell>,
+        /// The round that has begun.
+        round: Apart<AtomicU64>,
+        /// What the sleeper waits for: the round.
+        made: Apart<AtomicU64>,
+        /// The round in which who wakes it has done so, or has seen that it need not.
+        rung: Apart<AtomicU64>,
+        /// Of who wakes it: 1, it can be light; 2, it cannot. Then of both, the same.
+        light: Apart<AtomicU64>,
+        sleepers: Apart<Sleepers>,
+        record: Apart<Record>,
+        abort: Apart<AtomicU32>,
+    }
+
+    const OVER: u64 = u64::MAX;
+    const ROUNDS: u64 = 50_000;
+    /// How long a sleeper hesitates at most.
+    const LONGEST: u64 = 400;
+
+    impl Both {
+        /// Goes to sleep in each round without patience. How many wakes were lost: the waker has come and gone, without ringing, and
+        /// this one slept nevertheless.
+        fn sleeps(&self) -> u64 {
+            on_core(0);
+            let waiter = Waiter::new(&self.bell.0, &self.sleepers.0, &self.record.0, &self.abort.0, Cores::Own);
+            let waiter = waiter.looking_up(20_000_000);
+            let (lost, end) = (Cell::new(0), Instant::now() + Duration::from_secs(3));
+            // How long it hesitates: a little longer if it came too early to meet the waker, a little less if too late.
+            let mut hesitates = 0u64;
+            for n in (1..=ROUNDS).take_while(|_| Instant::now() < end) {
+                self.round.0.store(n, Release);
+                hesitate(hesitates);
+                let looks = Cell::new(0);
+                let look = || {
+                    // Each second look is the one after a sleep.
+                    looks.set(looks.get() + 1);
+                    let (came, rings) = (self.rung.0.load(Acquire) >= n, self.bell.0.0.word().load(Relaxed) == 0);
+                    if looks.get() % 2 == 0 && came && !rings {
+                        lost.set(lost.get() + 1);
+                    }
+                    Step::done(self.made.0.load(Acquire) >= n)
+                };
+                assert_eq!(waiter.park(&|| Site::here("test"), &look), Ok(Step::Done));
+                let by = n % 3;
+                hesitates = if looks.get() > 1 { (hesitates + by).min(LONGEST) } else { hesitates.saturating_sub(by) };
+                wait_for(|| self.rung.0.load(Acquire) >= n);
+            }
+            self.round.0.store(OVER, Release);
+            assert_eq!(self.sleepers.0.0.load(Relaxed), 0);
+            lost.get()
+        }
+
+        fn wakes(&self) {
+            on_core(1);
+            for n in 1.. {
+                // The bell's line is here before it matters: a look at it takes no time.
+                wait_for(|| self.bell.0.0.word().load(Relaxed) <= 1 && self.round.0.load(Acquire) >= n);
+                if self.round.0.load(Acquire) == OVER {
+                    return;
+                }
+                hesitate(LONGEST / 4);
+                publish(&self.made.0, n);
+                self.bell.0.ring_after_fence();
+                self.rung.0.store(n, Release);
+            }
+        }
+
+        /// Both say whether they can be light, and are if both can.
+        fn agree(&self, decides: bool) {
+            let can = can_be_light();
+            if decides {
+                wait_for(|| self.light.0.load(Acquire) != 0);
+                self.light.0.store(if can && self.light.0.load(Relaxed) == 1 { 3 } else { 4 }, Release);
+            } else {
+                self.light.0.store(if can { 1 } else { 2 }, Release);
+                wait_for(|| self.light.0.load(Acquire) > 2);
+            }
+            be_light(self.light.0.load(Relaxed) == 3);
+        }
+    }
+
+    /// Each has a core, where there are two: who is woken comes to its waker's else, and they never meet.
+    fn on_core(i: usize) {
+        let cores = topology::allowed_cores();
+        topology::allow(&cores[i.min(cores.len() - 1)..][..1]);
+    }
+
+    fn hesitate(n: u64) {
+        (0..n).for_each(|i| _ = std::hint::black_box(i));
+    }
+
+    /// Spins, and yields at times: the other may need this core.
+    fn wait_for(done: impl Fn() -> bool) {
+        while !(0..1000).any(|_| done()) {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn no_wake_of_a_thread_is_lost() {
+        let both = Both::default();
+        let lost = std::thread::scope(|s| {
+            let waker = s.spawn(|| {
+                both.agree(false);
+                both.wakes();
+            });
+            both.agree(true);
+            let sleeper = s.spawn(|| both.sleeps());
+            waker.join().unwrap();
+            sleeper.join().unwrap()
+        });
+        assert_eq!(lost, 0, "wakes were lost");
+    }
+
+    const MEMORY: &str = "WAIT_TESTS_MEMORY";
+
+    fn map(file: impl AsFd) -> Mapping {
+        Mapping::new(file.as_fd(), size_of::<Both>().next_multiple_of(4096), true).unwrap()
+    }
+
+    struct Killed(Child);
+    impl Drop for Killed {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn no_wake_of_a_process_is_lost() {
+        let (file, _) = segment::create(size_of::<Both>().next_multiple_of(4096) as u64, false).unwrap();
+        let map = map(&file);
+        // SAFETY: zeroed memory of that size, on pages; all of it is atomics.
+        let both: &Both = unsafe { &*map.base().cast() };
+        let mut other = Command::new(std::env::current_exe().unwrap());
+        other.args(["--exact", "wait::tests::another_process_wakes", "--nocapture"]);
+        other.env(MEMORY, format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+        let mut other = Killed(other.stdout(std::process::Stdio::null()).spawn().unwrap());
+        while both.light.0.load(Acquire) == 0 {
+            assert!(other.0.try_wait().unwrap().is_none(), "the other process has ended");
+            std::thread::yield_now();
+        }
+        both.agree(true);
+        let lost = std::thread::scope(|s| s.spawn(|| both.sleeps()).join().unwrap());
+        assert_eq!(lost, 0, "wakes were lost");
+        assert!(other.0.wait().unwrap().success());
+    }
+
+    /// What the other process of the test above does; nothing otherwise.
+    #[test]
+    fn another_process_wakes() {
+        let Ok(path) = std::env::var(MEMORY) else { return };
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+        let map = map(std::fs::File::options().read(true).write(true).open(path).unwrap());
+        // SAFETY: as above.
+        let both: &Both = unsafe { &*map.base().cast() };
+        both.agree(false);
+        both.wakes();
     }
 }

@@ -54,7 +54,7 @@ use bytemuck::Pod;
 use partage_conduit::contract::{At, Outside};
 use partage_conduit::record::Site;
 use partage_conduit::shm::Node;
-use partage_conduit::sync::full_fence;
+use partage_conduit::sync::{full_fence, light_fence};
 use partage_conduit::wait::Crowd;
 use partage_conduit::word::Atomic;
 use std::collections::VecDeque;
@@ -276,9 +276,11 @@ impl Remote {
         if !src.is_empty() {
             node.reach().write(at, src).expect("memory of a rank whose semaphores are mapped");
         }
-        // It makes a full fence when it has posted.
         if let Err(why) = semaphore.post_as_guest(name, n, desk.rank.0) {
             refuse_signal(desk.rank, desk.size(), call, signal, why);
+        }
+        if name.is_strict() {
+            full_fence();
         }
     }
 }
@@ -445,7 +447,7 @@ impl Errand {
     fn finish(&self, done: Done) {
         // Who has come second has nothing to say.
         let _ = self.done.set(done);
-        full_fence();
+        light_fence();
         self.crowd.ring_after_fence();
     }
 }

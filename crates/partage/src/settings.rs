@@ -5,6 +5,7 @@ use crate::domain::Arbiter;
 use crate::profile::{self, Found};
 use crate::{Error, Result};
 use partage_conduit::ofi::signal::Ways;
+use partage_conduit::shm::Fences;
 use std::time::Duration;
 
 /// A setting as `partage info` shows it.
@@ -34,6 +35,11 @@ const TABLE: [(&str, &str, &str); 25] = [
     ("PARTAGE_BIND", "none", "core: bind each rank to one core; `partage run --bind` sets it"),
     ("PARTAGE_WAIT", "auto", "waiting: auto, own (ranks have a core each: spin) or shared (yield)"),
     ("PARTAGE_RADIX", "auto", "radix of the barrier's tree where ranks have a core each: auto, or 2 and more"),
+    (
+        "PARTAGE_FENCES",
+        "auto",
+        "fences of signals: auto (light where ranks have a core each), light (the sleeper pays, where the kernel can), or full",
+    ),
     (
         "PARTAGE_REFERENCE",
         "0",
@@ -128,6 +134,7 @@ pub(crate) struct Settings {
     pub bind: bool,
     pub own_cores: Option<bool>,
     pub radix: Option<usize>,
+    pub fences: Fences,
     pub reference: bool,
     pub leaks: bool,
     pub node: Option<String>,
@@ -198,6 +205,11 @@ impl Settings {
             bind: one_of("PARTAGE_BIND", &["none", "core"])? == Some(1),
             own_cores: one_of("PARTAGE_WAIT", &["auto", "own", "shared"])?.filter(|&i| i > 0).map(|i| i == 1),
             radix,
+            fences: match one_of("PARTAGE_FENCES", &["auto", "light", "full"])? {
+                Some(1) => Fences::Light,
+                Some(2) => Fences::Full,
+                _ => Fences::Auto,
+            },
             reference: one_of("PARTAGE_REFERENCE", &["0", "1"])? == Some(1),
             leaks: one_of("PARTAGE_LEAKS", &["0", "1"])? == Some(1),
             node: get("PARTAGE_NODE").filter(|node| !node.is_empty()),
@@ -287,6 +299,9 @@ mod tests {
         assert_eq!(with("PARTAGE_HANG_AFTER", "never").unwrap().hang_after, None);
         assert_eq!(with("PARTAGE_ATOMICS", "cpu").unwrap().atomics, Arbiter::Cpu);
         assert_eq!(with("PARTAGE_ATOMICS", "network").unwrap().atomics, Arbiter::Network);
+        for (word, fences) in [("auto", Fences::Auto), ("light", Fences::Light), ("full", Fences::Full)] {
+            assert_eq!(with("PARTAGE_FENCES", word).unwrap().fences, fences);
+        }
         for (word, ways) in
             [("auto", Ways::Auto), ("message", Ways::Message), ("data", Ways::Data), ("fifo", Ways::Fifo)]
         {
@@ -307,6 +322,7 @@ mod tests {
             ("PARTAGE_SEGMENT", ""),
             ("PARTAGE_TIMEOUT", "-3"),
             ("PARTAGE_WAIT", "spin"),
+            ("PARTAGE_FENCES", "none"),
             ("PARTAGE_TEST", "procs=0"),
             ("PARTAGE_ATOMICS", "nic"),
             ("PARTAGE_SIGNAL", "smoke"),

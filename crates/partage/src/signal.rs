@@ -53,6 +53,7 @@ use partage_conduit::shm::am::Reference;
 use partage_conduit::shm::rma::Reach;
 use partage_conduit::shm::signal::{Reached, Said};
 use partage_conduit::signal::{MOST_POSTED, Name, Notice, Refused};
+use partage_conduit::sync::full_fence;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cell::OnceCell;
 use std::fmt;
@@ -264,7 +265,7 @@ impl Semaphore {
         let Reached { cell, taken, .. } = self.reached();
         let took = cell.try_take(taken, self.flavor.boolean, n, self.flavor.single_consumer);
         if took && self.flavor.strict {
-            partage_conduit::sync::full_fence();
+            full_fence();
         }
         took
     }
@@ -631,9 +632,11 @@ impl Inner {
                 let reach = if at.half() == Half::Open { &self.reach } else { &self.guarded };
                 reach.write(at.in_half(), src).expect("memory of a rank whose semaphores are mapped");
             }
-            // The fence by which a post finds out who sleeps is what a strict one needs after it.
             if let Err(why) = semaphore.post(name, n, self.rank.0, name.has_one_producer()) {
                 self.refuse_signal(call, signal, why);
+            }
+            if name.is_strict() {
+                full_fence();
             }
             return None;
         }

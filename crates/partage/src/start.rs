@@ -264,6 +264,7 @@ impl Launch {
             cores: settings.own_cores.map(|own| if own { Cores::Own } else { Cores::Shared }),
             radix: settings.radix,
             word: if Told.place().0 == 0 { own_table(settings).to_string().into_bytes() } else { vec![] },
+            fences: settings.fences,
         })
     }
 }

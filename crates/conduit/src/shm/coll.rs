@@ -21,7 +21,7 @@ use crate::contract::{At, Half};
 #[cfg(doc)]
 use crate::reference::ARRIVED;
 use crate::ring::prefetch_to_write;
-use crate::sync::full_fence;
+use crate::sync::light_fence;
 use crate::wait::{Bell, Sleepers};
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -209,7 +209,7 @@ impl Desk {
         prefetch_to_write(line.cast::<u8>());
     }
 
-    /// Looks at the bell of `to`, which is reached by stores. After a full fence that follows what it is to see.
+    /// Looks at the bell of `to`, which is reached by stores. After a light fence that follows what it is to see.
     #[inline(always)]
     pub fn ring(&self, to: usize) {
         // SAFETY: null, or in memory that the node keeps mapped.
@@ -295,7 +295,7 @@ impl Node {
         self.areas[0].sleepers()
     }
 
-    /// Wakes all ranks of this node that sleep. After a full fence.
+    /// Wakes all ranks of this node that sleep. After a light fence.
     #[cold]
     fn ring_everybody(&self) {
         self.mail.peers.iter().for_each(|peer| peer.bell().ring_after_fence());
@@ -314,7 +314,7 @@ impl Handler for OnArrived {
             Some(p) if p.addr().is_multiple_of(align_of::<Hall>()) => unsafe { (*p.cast::<Hall>()).arrive(n) },
             _ => arrival.bad(&"a hall outside"),
         };
-        full_fence();
+        light_fence();
         node.ring_everybody();
     }
 }

@@ -25,7 +25,7 @@ use crate::heap::Side;
 use crate::queue::{self, Slots, Waiting};
 use crate::record::Site;
 use crate::reference::{DONE, MAIL};
-use crate::sync::{AtomicU32, AtomicU64, Ordering::*, full_fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering::*, full_fence, light_fence};
 use crate::wait::{Aborted, Bell};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -312,7 +312,7 @@ impl Reached<'_> {
             }
         });
         if sent {
-            full_fence();
+            light_fence();
             self.bell.ring_after_fence();
         }
         sent

@@ -68,6 +68,21 @@ pub struct Config {
     pub radix: Option<usize>,
     /// What process 0 says to all, see [`Node::word`]; nobody asks what the others have here.
     pub word: Vec<u8>,
+    /// How signals are fenced.
+    pub fences: Fences,
+}
+
+/// How signals are fenced: see [`crate::sync`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Fences {
+    /// Light where every rank has a core and all processes of the node can be. Who shares a core sleeps often, and what it
+    /// takes to yield is much more than a fence.
+    #[default]
+    Auto,
+    /// Light wherever all processes of the node can be.
+    Light,
+    /// Full ones.
+    Full,
 }
 
 /// Bytes of the largest segment: its window too has offsets of 44 bits.
@@ -128,6 +143,8 @@ struct Hello {
     /// What process 0 was told about waiting (1: own cores, 2: shared) and the barrier's radix holds for all; 0: not told.
     cores_told: u32,
     radix: u32,
+    /// Can light fences be used (1: where every rank has a core, 2: anywhere)? All processes of a node must say so.
+    light: u64,
     /// CPUs granted by control groups, in thousandths; 0: no limit.
     quota: u64,
     cores: [u64; 16],
@@ -173,6 +190,12 @@ impl Own {
             bind: config.bind.into(),
             cores_told: config.cores.map_or(0, |c| if c == Cores::Own { 1 } else { 2 }),
             radix: config.radix.map_or(0, |r| r.min(1 << 15) as u32),
+            light: match config.fences {
+                Fences::Full => 0,
+                _ if !crate::sync::can_be_light() => 0,
+                Fences::Auto => 1,
+                Fences::Light => 2,
+            },
             quota: topology::cpu_quota().map_or(0, |q| (q * 1000.0).max(1.0) as u64),
             cores: mask_of(&topology::allowed_cores()),
             host: fixed(&config.host),
@@ -240,6 +263,8 @@ impl Node {
         // A node is known by its first process.
         let nodes: Vec<usize> = outcomes.iter().map(|o| o.1.first().map_or(0, |&p| p as usize)).collect();
         node.ranks = Ranks::new(&counts, &nodes, me);
+        let light = |&p: &u32| told[p as usize].light > u64::from(node.cores == Cores::Shared);
+        crate::sync::be_light(outcomes[me].1.iter().all(light));
         if node.ranks.nodes() > 1 {
             let whereabouts: Vec<_> = told.iter().map(|h| h.network).collect();
             let net = Net::attach(&node, &config.network, &whereabouts, exchange)?;
@@ -785,6 +810,7 @@ pub(crate) mod tests {
             cores: None,
             radix: None,
             word: b"said".to_vec(),
+            fences: Fences::Light,
         }
     }
 

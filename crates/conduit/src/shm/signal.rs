@@ -11,7 +11,7 @@ use crate::am::{Arrival, Handler};
 use crate::contract::At;
 use crate::ring::prefetch_to_write;
 use crate::signal::{Cell, Flavor, LAST_GENERATION, MOST, NUMBER_BITS, Name, Notice, Refused, Taken, decode_numbered};
-use crate::sync::full_fence;
+use crate::sync::light_fence;
 use crate::wait::Bell;
 use crate::word::{Atomic, Op};
 use std::cell::RefCell;
@@ -99,7 +99,7 @@ impl Reached<'_> {
             self.cell.produced_by(rank)?;
         }
         self.cell.post(self.taken, name, n, alone)?;
-        full_fence();
+        light_fence();
         self.bell.ring_after_fence();
         self.cell.crowd.ring_after_fence();
         Ok(())

@@ -12,7 +12,7 @@ use crate::job::Inner;
 use partage_conduit::coll::SIGN;
 use partage_conduit::contract::At;
 use partage_conduit::signal::Notice;
-use partage_conduit::sync::full_fence;
+use partage_conduit::sync::light_fence;
 use partage_plan::coll::{Kind, OpKind};
 use std::fmt;
 use std::rc::Rc;
@@ -110,7 +110,7 @@ impl Engine {
             match self.desk.sign_to(to, context) {
                 Some(sign) => {
                     sign.write(&words);
-                    full_fence();
+                    light_fence();
                     self.desk.ring(to);
                 }
                 None => {

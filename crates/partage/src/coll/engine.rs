@@ -35,7 +35,7 @@ use partage_conduit::shm::coll::{self, Desk, Words};
 use partage_conduit::shm::rma::Reach;
 use partage_conduit::shm::{Seat, bytes};
 use partage_conduit::signal::Notice;
-use partage_conduit::sync::full_fence;
+use partage_conduit::sync::light_fence;
 use partage_conduit::wait::Aborted;
 use partage_plan::coll::{Nodes, Plan, Signal, Step};
 use partage_plan::layout::Spread;
@@ -472,7 +472,7 @@ impl Engine {
         for &(context, from, number) in owed.iter() {
             self.desk.to(from).expect("reached by stores").taken[context].set(number);
         }
-        full_fence();
+        light_fence();
         owed.iter().for_each(|&(_, from, _)| self.desk.ring(from));
         owed.clear();
     }
