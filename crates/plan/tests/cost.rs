@@ -14,7 +14,22 @@ fn of(name: &str, op: Op, ranks: usize, len: usize, sync: (In, Out)) -> Shape {
     let (flow, way, scheme) = (algorithm.flow, algorithm.way, algorithm.scheme);
     let (source, dest, nodes, in_place) = (Kind::Shared, Kind::Shared, None, false);
     let (stride, grain, ordered) = (len, 1, false);
-    algorithm.of(Shape { op, flow, way, scheme, sync, ranks, nodes, len, stride, source, dest, in_place, grain, ordered })
+    algorithm.of(Shape {
+        op,
+        flow,
+        way,
+        scheme,
+        sync,
+        ranks,
+        nodes,
+        len,
+        stride,
+        source,
+        dest,
+        in_place,
+        grain,
+        ordered,
+    })
 }
 
 fn time(shape: &Shape) -> f64 {
