@@ -129,7 +129,10 @@ fn wrong_names_are_said_in_one_line() {
     }
     for (table, says) in [
         ("broadcast", "a colon"),
-        ("bcast:flat", "\"bcast\" is no operation: broadcast, scatter, gather, gather_all, exchange, permute, reduce, all_reduce"),
+        (
+            "bcast:flat",
+            "\"bcast\" is no operation: broadcast, scatter, gather, gather_all, exchange, permute, reduce, all_reduce",
+        ),
         ("exchange.cold:flat", "is no condition: node, nodes, cores, crowded, two, more, all, my, no, shared, private"),
         ("exchange.two.my.more:flat", "\"more\" and a word before it exclude each other"),
         ("gather:4k-1k:flat", "no length"),
@@ -171,7 +174,16 @@ fn entry(random: &mut Random) -> String {
         text += match random.below(5) {
             0 => random.one(&["000:naive-push", "000:reference-pull", "000:ring", "000:dynamic"]),
             1 => random.one(&["leader", "leader0", "last"]),
-            _ => random.one(&["flat:", "tree2:", "tree17:", "ring/8:", "scatter-gather3:", "nodes2:", "nodes2x2/3:", "chain/2:"]),
+            _ => random.one(&[
+                "flat:",
+                "tree2:",
+                "tree17:",
+                "ring/8:",
+                "scatter-gather3:",
+                "nodes2:",
+                "nodes2x2/3:",
+                "chain/2:",
+            ]),
         };
         if text.ends_with(':') {
             text += random.one(&["push", "pull", "split", "mail"]);
@@ -245,7 +257,8 @@ fn what_is_chosen_has_plans() {
     // No rule of the built-in table is read wrongly.
     let built_in = Table::default().to_string();
     assert_eq!(built_in.parse(), Ok(Table::default()));
-    let some = ["leader", "last", "flat:mail", "flat:split", "nodes2:push", "slices:split", "slices:pull", "chain/16:push"];
+    let some =
+        ["leader", "last", "flat:mail", "flat:split", "nodes2:push", "slices:split", "slices:pull", "chain/16:push"];
     assert!(some.iter().all(|&a| seen.contains(a)), "{seen:?}");
 }
 

@@ -110,7 +110,9 @@ fn check(runs: &[Run]) {
 fn reductions_of_shared_vectors_are_right() {
     let mut count = 0;
     for ranks in 1..=9 {
-        for shape in shapes(ranks, (4, 2), SHARED, false).iter().skip(ranks).step_by(every(if ranks < 5 { 2 } else { 7 })) {
+        for shape in
+            shapes(ranks, (4, 2), SHARED, false).iter().skip(ranks).step_by(every(if ranks < 5 { 2 } else { 7 }))
+        {
             check(&[run(shape, 0)]);
             count += 1;
         }
@@ -137,6 +139,7 @@ fn reductions_of_all_vectors_are_right() {
                 assert!(most <= shape.scratch(), "{most} of {} of {shape:?}", shape.scratch());
                 let direct = matches!(shape.flow, Flow::Flat | Flow::Slices | Flow::Leader(_) | Flow::Last);
                 let known = direct && shape.len > ranks && (shape.source == shape.dest || !shape.in_place);
+                let known = known && shape.op != (Op::Prefix { exclusive: true });
                 assert!(!known || (most > 0) == (shape.scratch() > 0), "{most} of {} of {shape:?}", shape.scratch());
                 count += 1;
             }
@@ -189,7 +192,7 @@ fn steps(plan: &mut partage_plan::coll::Plan) -> &mut Vec<Step> {
 /// Operands in the wrong order, one that is missing, and one that counts twice are noticed, each in every place.
 #[test]
 fn what_is_combined_wrongly_is_noticed() {
-    let mut count = 0;
+    let (mut count, mut any_order) = (0, 0);
     for ranks in 2..=4 {
         let shapes = [false, true].map(|in_place| shapes(ranks, (4, 2), SHARED, in_place)).concat();
         for shape in shapes.iter().filter(|s| s.sync == (In::All, Out::All)) {
@@ -209,9 +212,8 @@ fn what_is_combined_wrongly_is_noticed() {
                         Step::Combine { before, .. } | Step::TakeCombine { before, .. } => *before = !*before,
                         _ => {}
                     });
-                    // Whoever does not care for the order still cares for all ranks having the same.
-                    let all_same = shape.op == Op::AllReduce || matches!(shape.flow, Flow::Flat | Flow::Slices);
-                    assert!(turned.is_err() || !(shape.ordered || all_same), "{combine:?} turned: {right:#?}");
+                    assert!(turned.is_err() || !shape.ordered, "{combine:?} turned: {right:#?}");
+                    any_order += usize::from(turned.is_ok());
                     assert!(with(|steps, i| _ = steps.remove(i)).is_err(), "without {combine:?}: {right:#?}");
                     let twice = with(|steps, i| steps.insert(i, steps[i].clone()));
                     assert!(twice.is_err(), "{combine:?} twice: {right:#?}");
@@ -220,7 +222,7 @@ fn what_is_combined_wrongly_is_noticed() {
             }
         }
     }
-    assert!(count > 1_000, "{count}");
+    assert!(count > 1_000 && any_order > 100, "{count}, {any_order}");
 }
 
 /// The checker says what is wrong.
@@ -245,8 +247,8 @@ fn the_checker_says_what_is_wrong() {
     assert!(words.contains("cuts elements of 3"), "{words}");
 }
 
-/// Each wait is left out in turn, between others that wait for little. It is missed, or others imply it, or it `may_idle`: where
-/// data are got, a rank may know by way of a third that they are there, or that they were read.
+/// Each wait is left out in turn, between others that wait for little. It is missed, or others imply it, or it `may_idle`: of
+/// several who combine parts, a rank may know by way of one that another has got its data.
 #[test]
 fn waits_left_out_are_missed() {
     let mut count = 0;
@@ -262,7 +264,17 @@ fn waits_left_out_are_missed() {
 fn missed(shape: &Shape) -> usize {
     let like = Shape { sync: (In::No, Out::No), ..shape.clone() };
     let flat = Shape { flow: Flow::Flat, ..like.clone() };
-    let movers = [Op::GatherAll, Op::Exchange].map(|op| Shape { op, in_place: false, ..flat.clone() });
+    // These use as much scratch, of all ranks but one.
+    let (way, dest, len) = (Way::Push, Kind::Private, shape.scratch().max(1));
+    let movers = [0, shape.ranks - 1].map(|root| Shape {
+        op: Op::Broadcast { root, pieces: 1 },
+        way,
+        dest,
+        len,
+        stride: len,
+        in_place: false,
+        ..flat.clone()
+    });
     let neighbours: Vec<Run> = [like, flat].iter().chain(&movers).map(|shape| run(shape, 0)).collect();
     let around = |other: &Run| [other.clone(), run(shape, 0), other.clone()];
     let runs = around(&neighbours[0]);
@@ -270,8 +282,9 @@ fn missed(shape: &Shape) -> usize {
         let step = &runs[1].plans[wait.rank].steps[wait.step];
         let mut verdicts = neighbours.iter().map(|other| model::without(&around(other), *wait));
         let clear = verdicts.find(|verdict| *verdict != Verdict::Idle);
-        let may_idle = matches!(step, Step::Wait { signal: Signal::Done, .. });
-        assert!(clear.is_some() || may_idle, "nobody needs {wait:?}, {step:?}, of {:#?}", runs[1]);
+        let third = matches!(shape.flow, Flow::Slices | Flow::Nodes(..));
+        let may_idle = third && matches!(step, Step::Wait { signal: Signal::Done, .. });
+        assert!(clear.is_some() || may_idle, "nobody needs {wait:?}, {step:?}, of {:?}", runs[1]);
         clear == Some(Verdict::Missed)
     };
     model::waits(&runs).iter().filter(|wait| wait.run == 1).filter(|wait| missed(wait)).count()

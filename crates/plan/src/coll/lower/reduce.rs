@@ -1,6 +1,7 @@
 //! From what is combined where to one rank's steps.
 //!
-//! The signals are those of [blocks that pass](super), and needed when they are there. In scratch are, one behind the other:
+//! The signals are those of [blocks that pass](super), and needed when they are there, unless the result comes back from the
+//! same rank, which says as much. In scratch are, one behind the other:
 //!
 //! - the operand, if others get it and it is private, or if its place is overwritten while it is still needed;
 //! - the result, if others put it there, or get it, and it is private: it is copied in the end;
@@ -120,6 +121,16 @@ impl Shape {
         self.at(rank, place, part, here)
     }
 
+    /// Who receives an operand, or a partial result, sends the result of it back: so the one has entered, and the other has
+    /// got what it combined.
+    fn answers(&self) -> bool {
+        match self.flow {
+            Flow::Tree(_) | Flow::Chain(_) | Flow::Nodes(..) => self.op == Op::AllReduce,
+            Flow::Slices => matches!(self.op, Op::AllReduce | Op::Prefix { exclusive: false }),
+            _ => false,
+        }
+    }
+
     /// Of a split reduction operands are got, so that they are combined at once, and results are put.
     fn way_of(&self, result: bool) -> Way {
         match self.way {
@@ -229,10 +240,13 @@ impl Lowering<'_> {
             way,
             src,
             dst,
-            sender_asks: way == Way::Push && enter != In::All && (enter == In::My || scratch(dst)),
+            sender_asks: way == Way::Push
+                && enter != In::All
+                && (enter == In::My || scratch(dst))
+                && !(result && shape.answers()),
             receiver_asks: got && !fresh && enter == In::My,
             fresh,
-            done: got && leave != Out::All && (leave == Out::My || scratch(src)),
+            done: got && leave != Out::All && (leave == Out::My || scratch(src)) && (result || !shape.answers()),
         })
     }
 

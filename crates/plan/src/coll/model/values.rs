@@ -128,7 +128,9 @@ impl Values {
                     _ => Some(value),
                 };
                 if Some(value) != wanted {
-                    return Err(format!("collective {run}: rank {rank} combined the right operands in the wrong steps"));
+                    return Err(format!(
+                        "collective {run}: rank {rank} combined the right operands in the wrong steps"
+                    ));
                 }
             }
         }
