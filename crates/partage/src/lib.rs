@@ -64,7 +64,6 @@ pub mod settings;
 pub mod signal;
 pub mod slots;
 mod start;
-#[deny(unsafe_code)]
 pub mod team;
 #[deny(unsafe_code)]
 pub mod wait;

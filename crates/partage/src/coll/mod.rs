@@ -178,6 +178,14 @@ impl Team {
         Collective { root: to, ..Collective::new(self, OpKind::Permute, source) }
     }
 
+    /// Words of each member, for a call that is no collective itself.
+    #[track_caller]
+    pub(crate) fn gather_words<const N: usize>(&self, site: Site, words: [u64; N]) -> Vec<[u64; N]> {
+        let mut all = vec![];
+        self.gather_all(&words[..]).to(&mut all).run_at(site);
+        all.chunks_exact(N).map(|words| words.try_into().expect("so many")).collect()
+    }
+
     /// Collectives on one value of each rank.
     ///
     /// ```
@@ -253,8 +261,15 @@ impl<'a, T: Pod> Collective<'a, T, Ready> {
     #[inline]
     #[track_caller]
     pub fn run(self) {
-        let team = self.team;
         let site = self.site();
+        self.run_at(site);
+    }
+
+    /// Does it, named otherwise.
+    #[inline]
+    #[track_caller]
+    fn run_at(self, site: Site) {
+        let team = self.team;
         team.may_meet(|| site);
         let mut task = Task::new(site);
         if self.describe(site, &mut task) {
@@ -507,6 +522,9 @@ impl<T: Pod> Collective<'_, T, Ready> {
                 if array.is_empty() {
                     array.check_usable(site.call);
                 }
+                if !Rc::ptr_eq(&array.group, &self.team.group) {
+                    self.is_of_others(site);
+                }
                 if range.start == 0 && range.end == array.spread.len() {
                     *base = Base::Same(array.start);
                     return (Kind::Shared, array.mine);
@@ -514,6 +532,15 @@ impl<T: Pod> Collective<'_, T, Ready> {
                 (Kind::Shared, self.share(array, range, base))
             }
         }
+    }
+
+    #[cold]
+    #[track_caller]
+    fn is_of_others(&self, site: Site) -> ! {
+        panic!(
+            "{}: {}: this array is of another team; give one that this team has made",
+            self.team.inner.rank, site.call
+        )
     }
 
     /// Some elements of an array.
