@@ -12,6 +12,7 @@ use crate::ring::{Head, Message, WORDS};
 use crate::shm::Node;
 use crate::shm::lane::Ends;
 use crate::shm::rma::Reach;
+use crate::shm::team::Heard;
 use crate::signal::{Notice, Sequence};
 use bytemuck::{Pod, Zeroable, bytes_of};
 use std::cell::Cell;
@@ -181,6 +182,8 @@ pub struct Landing {
     pub answers: Answers,
     /// What it was told of the other ends of its lanes.
     pub lanes: Ends,
+    /// What it was told of teams that are being made.
+    pub teams: Heard,
     pieces: Mutex<HashMap<(usize, u64), Pieces>>,
     /// How many bytes have been written of what is written in parts, by source and number.
     parts: Mutex<HashMap<(usize, u64), u64>>,

@@ -106,8 +106,9 @@ impl Tag {
         }
     }
 
+    /// As two words.
     #[inline(always)]
-    pub(crate) fn encode(self) -> (u64, u64) {
+    pub fn encode(self) -> (u64, u64) {
         match self {
             Tag::Plain => (0, 0),
             Tag::Value(v) => (1, v),
@@ -116,7 +117,8 @@ impl Tag {
         }
     }
 
-    pub(crate) fn decode(kind: u64, value: u64) -> Tag {
+    /// From them.
+    pub fn decode(kind: u64, value: u64) -> Tag {
         match kind {
             0 => Tag::Plain,
             1 => Tag::Value(value),

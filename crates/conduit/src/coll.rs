@@ -7,7 +7,11 @@
 //! A *claim* says that a block goes from one rank to another, which does not know that: it is the number of the collective. It stays
 //! until the other has taken it, so that a rank far ahead does not write over it.
 //!
-//! All ranks of a node share a [`Hall`] for each context: how often somebody has arrived, and how often all were released.
+//! All ranks of a node share a [`Hall`] for each context: how often somebody has arrived, and how often all were released. One more is for barriers
+//! of a team, at which members may come with a *tag*. Nobody comes to the next but one barrier before all have left this one, so tags are
+//! counted for even and odd barriers apart: who leaves knows whether anybody had one.
+//!
+//! Who has done with a team for good says how far it came ([`Left`]): who waits for it in something later waits in vain.
 //!
 //! # Who may touch what
 //! * A count has one writer. A letter's bytes are the writer's from when its reader has counted the letter before as taken until
@@ -95,10 +99,22 @@ pub struct Told {
     pub signals: Signals,
 }
 
-/// Counts of the three kinds of signals, and claims, in one line.
+/// Counts of the three kinds of signals, claims, and, of the first context, what a member leaves with, in one line.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(C, align(64)))]
-pub struct Signals(pub [Count; 3], pub Claims);
+pub struct Signals(pub [Count; 3], pub Claims, pub Left);
+
+/// What a member leaves a team with: nothing until it does.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C))]
+pub struct Left {
+    /// How many collectives it has begun, and one.
+    pub epochs: Count,
+    /// How many barriers it has come to, and one.
+    pub barriers: Count,
+    /// One: nothing of it is under way any more.
+    pub gone: Count,
+}
 
 /// Numbers of collectives in which a block goes to a rank that does not know from where.
 #[derive(Debug, Default)]
@@ -155,17 +171,25 @@ pub struct Apart<T>(pub T);
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(C))]
 pub struct Hall {
-    arrivals: Apart<AtomicU64>,
+    all: Apart<Arrivals>,
     /// Of the ranks of this node only, where there are others.
-    here: Apart<AtomicU64>,
+    here: Apart<Arrivals>,
     released: Apart<Count>,
+}
+
+/// How many there were, and how many with tags, at even and at odd barriers.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C))]
+struct Arrivals {
+    count: AtomicU64,
+    tags: [AtomicU64; 2],
 }
 
 impl Hall {
     /// `n` arrivals more; how many there were before. There is a full fence after it.
     #[inline(always)]
     pub fn arrive(&self, n: u64) -> u64 {
-        let before = self.arrivals.0.fetch_add(n, AcqRel);
+        let before = self.all.0.count.fetch_add(n, AcqRel);
         #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
         full_fence();
         before
@@ -173,13 +197,28 @@ impl Hall {
 
     /// An arrival of a rank of this node, of which others are told when all its ranks have; how many there were before.
     pub fn arrive_here(&self) -> u64 {
-        self.here.0.fetch_add(1, AcqRel)
+        self.here.0.count.fetch_add(1, AcqRel)
+    }
+
+    /// So many of those who arrive next at an even or odd barrier have tags.
+    pub fn tag(&self, odd: bool, n: u64) {
+        self.all.0.tags[usize::from(odd)].fetch_add(n, Relaxed);
+    }
+
+    /// One of this node has, of which others are told when all its ranks have arrived.
+    pub fn tag_here(&self, odd: bool) {
+        self.here.0.tags[usize::from(odd)].fetch_add(1, Relaxed);
+    }
+
+    /// How many had tags at even or odd barriers, and how many of this node's. Who has seen all arrive sees theirs.
+    pub fn tags(&self, odd: bool) -> [u64; 2] {
+        [&self.all, &self.here].map(|arrivals| arrivals.0.tags[usize::from(odd)].load(Relaxed))
     }
 
     /// How many arrivals there were.
     #[inline(always)]
     pub fn arrivals(&self) -> u64 {
-        self.arrivals.0.load(Acquire)
+        self.all.0.count.load(Acquire)
     }
 
     /// Releases all for the n-th time. There is a light fence after it.

@@ -3,6 +3,7 @@
 //! A segment holds two heaps that grow towards each other: the *local* one from the bottom (its owner allocates, without
 //! a lock and without a peer) and the *symmetric* one from the top (all ranks allocate alike, so that a block has the
 //! same offset everywhere). The same calls in the same order give the same symmetric offsets: nothing is negotiated.
+//! Where only some ranks allocate alike, they say which places are free ([`Heaps::find`]) and take one that all have ([`Heaps::take_at`]).
 //!
 //! Does not contain: the memory itself. [`Heaps`] says which bytes must be committed and which must be zeroed.
 
@@ -48,12 +49,37 @@ impl Heaps {
     /// Takes `len` bytes (at least one grain) aligned to `align`, a power of two up to the page size.
     /// `None`: the heaps would meet.
     pub fn take(&mut self, side: Side, len: u64, align: u64) -> Option<Block> {
-        debug_assert!(align.is_power_of_two() && align <= 4096);
-        let align = align.max(GRAIN);
-        let len = len.max(1).checked_next_multiple_of(align)?;
+        let (align, len) = Self::rounded(len, align)?;
         let room = self.size - FIRST - self.other(side).end;
         let at = self.side(side).take(len, align, room)?;
-        let range = self.offsets(side, at..at + len);
+        Some(self.taken(side, at..at + len))
+    }
+
+    /// The lowest place from `from` on where a local block of `len` bytes could be taken; nothing is.
+    pub fn find(&self, len: u64, align: u64, from: u64) -> Option<u64> {
+        let (align, len) = Self::rounded(len, align)?;
+        let room = self.size - FIRST - self.symmetric.end;
+        Some(FIRST + self.local.find(len, align, from.saturating_sub(FIRST), room)?)
+    }
+
+    /// Takes the local block of `len` bytes that begins there; `None` if not all of it is free.
+    pub fn take_at(&mut self, offset: u64, len: u64, align: u64) -> Option<Block> {
+        let (align, len) = Self::rounded(len, align)?;
+        let at = offset.checked_sub(FIRST).filter(|at| at.is_multiple_of(align))?;
+        let room = self.size - FIRST - self.symmetric.end;
+        self.local.take_at(at, len, room)?;
+        Some(self.taken(Side::Local, at..at + len))
+    }
+
+    fn rounded(len: u64, align: u64) -> Option<(u64, u64)> {
+        debug_assert!(align.is_power_of_two() && align <= 4096);
+        let align = align.max(GRAIN);
+        Some((align, len.max(1).checked_next_multiple_of(align)?))
+    }
+
+    /// What was taken, counted from this side's end.
+    fn taken(&mut self, side: Side, at: Range<u64>) -> Block {
+        let range = self.offsets(side, at.clone());
         // Either heap may have had these bytes before: the part from the bottom to the local heap's highest mark, and the
         // part from the symmetric heap's to the top.
         let below = range.start..range.end.min(FIRST + self.local.high);
@@ -65,8 +91,8 @@ impl Heaps {
             (false, false) => range.clone(),
         };
         let ranges = self.side(side);
-        ranges.high = ranges.high.max(at + len);
-        Some(Block { range, stale })
+        ranges.high = ranges.high.max(at.end);
+        Block { range, stale }
     }
 
     /// Gives a block back by its offset; its range, or `None` if no block in use starts there.
@@ -168,6 +194,33 @@ impl Ranges {
         Some(at)
     }
 
+    fn find(&self, len: u64, align: u64, from: u64, room: u64) -> Option<u64> {
+        let lowest = |start: u64, end: u64| {
+            let at = start.max(from).checked_next_multiple_of(align)?;
+            at.checked_add(len).is_some_and(|e| e <= end).then_some(at)
+        };
+        // The one in which `from` may lie, and those after it.
+        let first = self.free.range(..=from).next_back().map_or(0, |(&start, _)| start);
+        let mut free = self.free.range(first..);
+        free.find_map(|(&start, &len)| lowest(start, start + len)).or_else(|| lowest(self.end, room))
+    }
+
+    fn take_at(&mut self, at: u64, len: u64, room: u64) -> Option<()> {
+        let end = at.checked_add(len)?;
+        if at >= self.end {
+            (end <= room).then_some(())?;
+            self.insert_free(self.end, at - self.end);
+            self.end = end;
+        } else {
+            let (&start, &free) = self.free.range(..=at).next_back().filter(|(s, l)| *s + *l >= end)?;
+            self.remove_free(start, free);
+            self.insert_free(start, at - start);
+            self.insert_free(end, start + free - end);
+        }
+        self.used.insert(at, len);
+        Some(())
+    }
+
     fn give(&mut self, at: u64) -> Option<u64> {
         let len = self.used.remove(&at)?;
         let (mut start, mut end) = (at, at + len);
@@ -264,6 +317,65 @@ mod tests {
         assert!(b.range.end <= last, "{b:?} {last}");
         assert!(heaps.take(Side::Local, 1, 1).is_none());
         assert!(heaps.take(Side::Local, u64::MAX, 16).is_none());
+    }
+
+    /// Heaps that differ agree on a place: each says its lowest from the highest that was said, until nobody says a higher one.
+    #[test]
+    fn places_that_are_free_everywhere_are_found_and_taken() {
+        let mut random = 0x1234_5678_9abc_def1u64;
+        let mut next = |n: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % n
+        };
+        let mut all = std::array::from_fn::<_, 3, _>(|_| Heaps::new(SIZE));
+        let mut alone: Vec<Vec<u64>> = vec![vec![]; 3];
+        let mut together: Vec<(u64, u64)> = vec![];
+        for _ in 0..3000 {
+            let (i, len, align) = (next(3) as usize, 1 + next(9000), 1 << next(13));
+            match next(6) {
+                0 => alone[i].extend(all[i].take(Side::Local, len, align).map(|b| b.range.start)),
+                1 if !alone[i].is_empty() => {
+                    let n = alone[i].len() as u64;
+                    let at = alone[i].swap_remove(next(n) as usize);
+                    assert!(all[i].give(Side::Local, at).is_some());
+                }
+                2 | 3 if !together.is_empty() => {
+                    let (at, _) = together.swap_remove(next(together.len() as u64) as usize);
+                    assert!(all.iter_mut().all(|heaps| heaps.give(Side::Local, at).is_some()));
+                }
+                _ => {
+                    let (mut at, mut rounds) = (0, 0);
+                    let agreed = loop {
+                        let said = all.iter().map(|heaps| heaps.find(len, align, at)).collect::<Option<Vec<_>>>();
+                        let Some(said) = said else { break None };
+                        assert!(said.iter().all(|&s| s >= at && s % align == 0));
+                        let highest = said.into_iter().max().unwrap();
+                        if highest == at {
+                            break Some(at);
+                        }
+                        (at, rounds) = (highest, rounds + 1);
+                        assert!(rounds < 1000);
+                    };
+                    let Some(at) = agreed else { continue };
+                    for heaps in &mut all {
+                        let block = heaps.take_at(at, len, align).unwrap();
+                        assert!(block.range.start == at && block.range.end >= at + len && block.range.end <= SIZE);
+                        assert!(heaps.take_at(at, len, align).is_none(), "taken twice");
+                    }
+                    assert!(together.iter().all(|&(t, l)| at + len <= t || t + l <= at));
+                    together.push((at, len));
+                }
+            }
+        }
+        for (i, heaps) in all.iter_mut().enumerate() {
+            let rest = alone[i].iter().chain(together.iter().map(|(at, _)| at));
+            rest.for_each(|&at| assert!(heaps.give(Side::Local, at).is_some()));
+            assert_eq!((heaps.in_use(), heaps.local.end), (0, 0));
+            assert!(heaps.find(SIZE, 16, 0).is_none() && heaps.find(1, 1, SIZE).is_none());
+            assert!(heaps.take_at(FIRST + 8, 64, 64).is_none() && heaps.take_at(0, 1, 1).is_none());
+        }
     }
 
     #[test]

@@ -62,6 +62,9 @@ pub(crate) const FIFO: u16 = 29;
 /// Tells a node that ranks of another have arrived; see [`shm::coll`].
 pub const ARRIVED: u16 = 23;
 
+/// Tells a rank of a team that is being made; see [`shm::team`].
+pub const TEAM: u16 = 27;
+
 /// Tells a rank of an end of a lane; see [`shm::lane`].
 pub const LANE: u16 = 25;
 /// Tells it that the end was dropped.
@@ -76,7 +79,7 @@ pub const GRANT: u16 = 16;
 
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 26] = [
+    let all: [(u16, &'static dyn Handler); 27] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -103,6 +106,7 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (LANE_ENDED, &shm::lane::OnLaneEnded),
         (MAIL, &shm::mailbox::OnMail),
         (ARRIVED, &shm::coll::OnArrived),
+        (TEAM, &shm::team::OnTeam),
     ];
     all.into_iter()
 }

@@ -31,7 +31,7 @@ use crate::atomic::{Place, Word};
 use crate::error::{Error, Result};
 use crate::job::{Inner, Job};
 use crate::scope::{Event, Scope, Transfer};
-use crate::team::{Rank, Team};
+use crate::team::{Group, Rank, Team};
 pub(crate) use book::{Arrays, MOST_ARRAYS, Wanted};
 use bytemuck::Pod;
 use partage_conduit::contract::At;
@@ -50,6 +50,8 @@ const AT_A_TIME: usize = 64 << 10;
 /// This rank's handle to an array over all ranks: what [`Team::array`] gives.
 pub struct SharedArray<T> {
     pub(crate) inner: Rc<Inner>,
+    /// The team that it is of: members have its parts.
+    pub(crate) group: Rc<Group>,
     /// How many elements can be reached; none while a phase runs, nor after one that ended by a panic.
     len: usize,
     /// Where every rank's part begins in its guarded half.
@@ -93,12 +95,14 @@ impl Team {
         let wanted = Wanted::new::<T>(&spread, room as u64, zeroed);
         let (slot, start) = self.agree_on_array(site, &wanted)?;
         let (inner, len) = (self.inner.clone(), spread.len());
-        let mut parts = inner.guarded.parts(start, spread.largest_part(), spread.only_member()).expect("agreed");
+        let group = self.group.clone();
+        let (members, only) = (group.engine.members(), spread.only_member());
+        let mut parts = inner.guarded.parts(start, spread.largest_part(), members, only).expect("agreed");
         if spread.is_in_a_row() {
             parts = parts.in_a_row(spread.layout().first(), len);
         }
-        let mine = spread.part_len(inner.rank.index());
-        Ok(SharedArray { inner, len, start, spread, parts, mine, slot })
+        let mine = spread.part_len(self.rank().index());
+        Ok(SharedArray { inner, group, len, start, spread, parts, mine, slot })
     }
 }
 
@@ -124,7 +128,7 @@ impl<T: Pod> SharedArray<T> {
     #[track_caller]
     pub fn affinity(&self, i: usize) -> Rank {
         self.check("affinity", i, 1);
-        Rank(self.spread.affinity(i) as u32)
+        self.group.engine.rank_of(self.spread.affinity(i))
     }
 
     /// How many elements are mine.
@@ -134,7 +138,12 @@ impl<T: Pod> SharedArray<T> {
 
     /// How many elements are that rank's (UPC's affinity size); none of a rank that is not there.
     pub fn part_len(&self, rank: Rank) -> usize {
-        if self.len == 0 { 0 } else { self.spread.part_len(rank.index()) }
+        if self.len == 0 { 0 } else { self.part_len_of(rank) }
+    }
+
+    /// The same, whether or not it can be reached now.
+    pub(crate) fn part_len_of(&self, rank: Rank) -> usize {
+        self.group.engine.member(rank).map_or(0, |member| self.spread.part_len(member))
     }
 
     /// The indices of my elements, in the order of my part: UPC's forall by affinity, without a test for each element.
@@ -238,7 +247,7 @@ impl<T: Pod> SharedArray<T> {
         let site = Site::here("copy_to");
         let range = self.check_bounds("copy_to", &range);
         let there = dst.check("copy_to", to, range.len());
-        if self.slot == dst.slot && range.start < there.end && there.start < range.end {
+        if self.is(dst) && range.start < there.end && there.start < range.end {
             panic!("{}: copy_to: elements {range:?} and {there:?} of one array overlap", self.inner.rank);
         }
         let mut some = vec![T::zeroed(); (AT_A_TIME / size_of::<T>().max(1)).clamp(1, range.len().max(1))];
@@ -248,6 +257,11 @@ impl<T: Pod> SharedArray<T> {
             self.complete(self.start_gets(site, piece.clone(), some));
             dst.complete(dst.start_puts(site, target..target + piece.len(), some));
         }
+    }
+
+    /// Is it the same array?
+    pub(crate) fn is(&self, other: &SharedArray<T>) -> bool {
+        self.slot == other.slot && Rc::ptr_eq(&self.group, &other.group)
     }
 
     /// Starts reading a range into memory of the runtime's; waiting for the event gives it. It may be dropped or forgotten.
@@ -305,7 +319,7 @@ impl<T: Pod> SharedArray<T> {
         let (site, me) = (Site::here("put_am"), self.inner.rank);
         let range = self.check("put_am", i, src.len());
         let to = self.affinity(i);
-        if self.spread.pieces(range.clone()).any(|piece| piece.member != to.index()) {
+        if self.spread.pieces(range.clone()).any(|piece| piece.member != self.spread.affinity(i)) {
             panic!("{me}: put_am: elements {range:?} lie on several ranks; one message goes to one");
         }
         self.complete(self.start_puts(site, range, src));
@@ -387,7 +401,7 @@ impl<T: Pod> SharedArray<T> {
 
     /// Which member's part can be reached by this handle; one that has none if there is nothing to be reached.
     fn reachable(&self) -> usize {
-        if self.len == 0 { usize::MAX } else { self.inner.rank.index() }
+        if self.len == 0 { usize::MAX } else { self.group.engine.desk.rank() }
     }
 
     #[inline(always)]
@@ -397,7 +411,12 @@ impl<T: Pod> SharedArray<T> {
 
     #[inline(always)]
     fn place(&self, member: usize, k: usize) -> At {
-        At::guarded(member as u32, self.offset(k))
+        At::guarded(self.group.engine.rank_of(member).0, self.offset(k))
+    }
+
+    /// The same in its half.
+    fn place_in_half(&self, member: usize, k: usize) -> At {
+        At { rank: self.group.engine.rank_of(member).0, offset: self.offset(k) }
     }
 
     /// Where element `i` is, which there is.
@@ -474,7 +493,7 @@ impl<T: Pod> SharedArray<T> {
         let first = range.start;
         self.start_all(site, range, |Piece { member, local, global }| {
             let dst = bytemuck::cast_slice_mut(&mut dst[global.start - first..global.end - first]);
-            match self.inner.guarded.read(At { rank: member as u32, offset: self.offset(local.start) }, dst) {
+            match self.inner.guarded.read(self.place_in_half(member, local.start), dst) {
                 Ok(()) => None,
                 Err(_) => self.inner.get_guarded(site, self.place(member, local.start), dst),
             }
@@ -486,7 +505,7 @@ impl<T: Pod> SharedArray<T> {
         let first = range.start;
         self.start_all(site, range, |Piece { member, local, global }| {
             let src = bytemuck::cast_slice(&src[global.start - first..global.end - first]);
-            match self.inner.guarded.write(At { rank: member as u32, offset: self.offset(local.start) }, src) {
+            match self.inner.guarded.write(self.place_in_half(member, local.start), src) {
                 Ok(()) => None,
                 Err(_) => self.inner.put_guarded(site, self.place(member, local.start), src),
             }
@@ -594,7 +613,7 @@ impl<'s> Scope<'s, '_> {
 
 impl<T> Drop for SharedArray<T> {
     fn drop(&mut self) {
-        self.inner.arrays.dropped(self.slot);
+        self.group.arrays.dropped(self.slot);
     }
 }
 

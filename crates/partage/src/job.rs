@@ -1,7 +1,6 @@
 //! [`Job`]: the rank's own handle.
 
 use crate::am::{Counters, in_handler};
-use crate::array::Arrays;
 use crate::coll::{Engine, Pending, Table};
 use crate::domain::Arbiter;
 use crate::error::{Error, Result};
@@ -14,7 +13,7 @@ use crate::rpc::Calls;
 use crate::scope::Kept;
 use crate::signal::Shares;
 use crate::slots::Lanes;
-use crate::team::{Group, Rank, Team};
+use crate::team::{Group, Rank, Team, Teams};
 use bytemuck::Pod;
 use partage_conduit::barrier::{Call, Tag};
 use partage_conduit::contract::{At, Conduit, Failure, Half, Outside};
@@ -82,7 +81,6 @@ pub(crate) struct Inner {
     pub reference: ReferencePath,
     /// What can be reached of arrays by a copy.
     pub guarded: Reach,
-    pub arrays: Arrays,
     pub kept: Kept,
     pub leaks: Leaks,
     /// Semaphores that can be signaled by a store.
@@ -104,6 +102,8 @@ pub(crate) struct Inner {
     pub polls: Cell<u32>,
     /// The team of all ranks.
     pub all: Rc<Group>,
+    /// What is known of other teams.
+    pub teams: Teams,
     /// Collectives that were started.
     pub pending: Pending,
     /// Bytes of the segment that the runtime has for itself.
@@ -471,7 +471,6 @@ impl Job {
             calls: Calls::default(),
             reference: ReferencePath { forced: reference, ..Default::default() },
             guarded,
-            arrays: Arrays::default(),
             kept: Kept::default(),
             leaks: Leaks::new(leaks),
             semaphores,
@@ -483,7 +482,8 @@ impl Job {
             atomics,
             served: Cell::new(0),
             polls: Cell::new(0),
-            all: Rc::new(Group::new(engine)),
+            all: Rc::new(Group::new(engine, None)),
+            teams: Teams::default(),
             pending: Pending::default(),
             own_use,
             table: table.clone(),

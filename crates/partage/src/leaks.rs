@@ -65,7 +65,7 @@ impl Job {
         if me.0 == 0 && blocks > 0 {
             fail::say(&format!("nobody has freed {} of alloc_blocks, on each rank that has a part", bytes(blocks)));
         }
-        for slot in inner.arrays.not_dropped() {
+        for slot in inner.all.arrays.not_dropped() {
             fail::say(&format!("{me} has not dropped array {slot}"));
         }
     }

@@ -66,7 +66,6 @@ pub mod settings;
 pub mod signal;
 pub mod slots;
 mod start;
-#[deny(unsafe_code)]
 pub mod team;
 #[deny(unsafe_code)]
 pub mod wait;

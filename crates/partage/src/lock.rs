@@ -37,7 +37,7 @@ use crate::array::Wanted;
 use crate::error::{Error, Result};
 use crate::job::{Inner, Job};
 use crate::ptr::GlobalPtr;
-use crate::team::{Rank, Team};
+use crate::team::{Group, Rank, Team};
 use bytemuck::{Pod, Zeroable, bytes_of, bytes_of_mut};
 use partage_conduit::contract::{At, Half};
 use partage_conduit::heap::Side;
@@ -87,6 +87,8 @@ impl<T> Shape<T> {
 /// ```
 pub struct Mutexes<T> {
     inner: Rc<Inner>,
+    /// The team whose members have them.
+    group: Rc<Group>,
     spread: Spread,
     len: usize,
     /// Where every rank's part begins in its guarded half.
@@ -115,7 +117,8 @@ impl Team {
         let wanted = Wanted::of(&spread, type_name::<Mutexes<T>>(), size, room as u64, true);
         let (slot, start) = self.agree_on_array(site, &wanted)?;
         let len = spread.len();
-        Ok(Mutexes { inner: self.inner.clone(), spread, len, start, slot, _t: PhantomData })
+        let (inner, group) = (self.inner.clone(), self.group.clone());
+        Ok(Mutexes { inner, group, spread, len, start, slot, _t: PhantomData })
     }
 }
 
@@ -176,7 +179,7 @@ impl<T: Pod> Mutexes<T> {
             self.refuse(call, i);
         }
         let (member, k) = self.spread.locate(i);
-        let at = At::guarded(member as u32, self.start + (k * Shape::<T>::LEN) as u64);
+        let at = At::guarded(self.group.engine.rank_of(member).0, self.start + (k * Shape::<T>::LEN) as u64);
         Place { at, name: Name::Index(i) }
     }
 
@@ -190,7 +193,7 @@ impl<T: Pod> Mutexes<T> {
 
 impl<T> Drop for Mutexes<T> {
     fn drop(&mut self) {
-        self.inner.arrays.dropped(self.slot);
+        self.group.arrays.dropped(self.slot);
     }
 }
 

@@ -176,7 +176,7 @@ impl<T: Pod> SharedArray<T> {
     }
 
     fn team(&self) -> Team {
-        Team { inner: self.inner.clone(), group: self.inner.all.clone() }
+        Team { inner: self.inner.clone(), group: self.group.clone() }
     }
 
     /// My part, without any synchronization.
@@ -203,7 +203,7 @@ impl<T: Pod> SharedArray<T> {
     /// # Safety
     /// Nobody writes to it while the slice lives.
     unsafe fn part_of<'p>(&self, rank: Rank, len: usize) -> Option<&'p [T]> {
-        let n = if len == 0 { 0 } else { self.spread.part_len(rank.index()) };
+        let n = if len == 0 { 0 } else { self.part_len_of(rank) };
         let p = self.inner.own_table().locate(At { rank: rank.0, offset: self.start }, n * size_of::<T>())?;
         // SAFETY: mapped as long as the array's `inner`, aligned as it was taken, and any bytes are values.
         Some(unsafe { std::slice::from_raw_parts(p.cast(), n) })
@@ -292,6 +292,9 @@ impl<T: Pod> Held<'_, T> {
     fn begin(&mut self, team: &Team) {
         if !Rc::ptr_eq(&self.array.inner, &team.inner) {
             panic!("{}: phase: this array is of another job, which is over", team.inner.rank);
+        }
+        if !Rc::ptr_eq(&self.array.group, &team.group) {
+            panic!("{}: phase: this array is of another team; call the phase of that one", team.inner.rank);
         }
         if !self.array.inner.is_ending() {
             self.array.check_usable("phase");

@@ -31,6 +31,7 @@
 //! ```
 
 use crate::array::SharedArray;
+use crate::coll::Engine;
 use crate::job::{Inner, Job};
 use crate::ptr::GlobalPtr;
 use crate::scope::{Event, Given, Scope, Transfer};
@@ -102,7 +103,7 @@ impl<T: Pod> SharedArray<T> {
         let (total, there) = (self.check_region(site, &from).total, dst.check_region(site, &to).total);
         let me = self.inner.rank;
         check_destination(me, site.call, total, there, &to);
-        if self.slot == dst.slot && meet(&from, 0, &to, 0) {
+        if self.is(dst) && meet(&from, 0, &to, 0) {
             overlap(me, site.call);
         }
         copy(site, (&self.side(), &mut Cursor::new(&from)), (&dst.side(), &mut Cursor::new(&to)), total);
@@ -412,8 +413,8 @@ struct Side<'a> {
 
 /// Where they lie in their half.
 enum Lies<'a> {
-    /// In parts that begin there.
-    Spread(&'a Spread, u64),
+    /// In parts of these members that begin there.
+    Spread(&'a Spread, &'a Engine, u64),
     /// One after the other.
     From(At),
 }
@@ -421,7 +422,7 @@ enum Lies<'a> {
 impl<T: Pod> SharedArray<T> {
     #[inline(always)]
     fn side(&self) -> Side<'_> {
-        let lies = Lies::Spread(&self.spread, self.start);
+        let lies = Lies::Spread(&self.spread, &self.group.engine, self.start);
         Side { inner: &self.inner, mapped: &self.inner.guarded, half: Half::Guarded, size: size_of::<T>(), lies }
     }
 }
@@ -439,9 +440,9 @@ impl Side<'_> {
     #[inline(always)]
     fn stretch(&self, i: usize) -> (At, usize) {
         match self.lies {
-            Lies::Spread(spread, start) => {
+            Lies::Spread(spread, engine, start) => {
                 let (member, k, together) = spread.stretch(i);
-                (At { rank: member as u32, offset: start + (k * self.size) as u64 }, together)
+                (At { rank: engine.rank_of(member).0, offset: start + (k * self.size) as u64 }, together)
             }
             Lies::From(At { rank, offset }) => (At { rank, offset: offset + (i * self.size) as u64 }, usize::MAX),
         }

@@ -22,7 +22,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 25] = [
+const TABLE: [(&str, &str, &str); 26] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),

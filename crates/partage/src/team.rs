@@ -1,5 +1,10 @@
 //! Ranks, teams, barriers. Everything collective is a method of [`Team`]; [`Job`](crate::Job) derefs to the team of all.
 
+mod make;
+#[deny(unsafe_code)]
+mod meet;
+
+use crate::array::Arrays;
 use crate::coll::Engine;
 use crate::fail;
 use crate::job::Inner;
@@ -11,6 +16,9 @@ use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
+
+pub(crate) use make::{Own, Teams};
+use meet::Came;
 
 /// A rank of the job.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Pod, Zeroable)]
@@ -42,9 +50,27 @@ impl fmt::Display for Rank {
     }
 }
 
-/// An ordered set of ranks that do collective things together. So far there is one: all ranks of the job.
+/// An ordered set of ranks that do collective things together: all ranks of the job, or some of them ([`split`](Team::split),
+/// [`subset`](Team::subset), [`team`](Team::team)). Members have numbers of their own in it ([`TeamRank`]), and only they call what it has: barriers,
+/// arrays and their phases, collectives. Teams may overlap, and each goes its own way: what one does another neither waits for nor sees.
+///
+/// Dropping it waits for nobody. Who then waits for this rank in another collective of the team is told that it has left.
 ///
 /// Not `Clone` (two handles could split one order of collectives) and not `Send`.
+///
+/// ```
+/// use partage::prelude::*;
+/// partage::test(6, |job| {
+///     let row = job.split(job.rank().index() / 3);                        // two rows of three
+///     let column = job.split(job.rank().index() % 3);                     // three columns of two
+///     let sums = row.value(u64::from(job.rank().0)).gather_all();         // in each row, at the same time
+///     assert_eq!(sums.iter().sum::<u64>(), [3, 12][job.rank().index() / 3]);
+///     let mut a = column.array::<u64>(4).unwrap();                        // over two ranks
+///     a.own(|mine| mine.fill(u64::from(job.rank().0)));
+///     assert_eq!((a.get(0), a.get(3)), (u64::from(job.rank().0 % 3), u64::from(job.rank().0 % 3 + 3)));
+///     column.barrier();
+/// });
+/// ```
 #[derive(Debug)]
 pub struct Team {
     pub(crate) inner: Rc<Inner>,
@@ -58,11 +84,22 @@ pub(crate) struct Group {
     pub engine: Engine,
     /// The notify of a split barrier whose wait has not come yet.
     notified: Cell<Option<Site>>,
+    pub arrays: Arrays,
+    /// What it has for itself, if it is not the team of all ranks.
+    pub own: Option<Own>,
 }
 
 impl Group {
-    pub fn new(engine: Engine) -> Group {
-        Group { engine, notified: Cell::new(None) }
+    pub fn new(engine: Engine, own: Option<Own>) -> Group {
+        Group { engine, notified: Cell::new(None), arrays: Arrays::default(), own }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(own) = &self.own {
+            Group::end(&self.engine, &self.arrays, own);
+        }
     }
 }
 
@@ -82,6 +119,25 @@ impl Team {
     #[inline(always)]
     pub fn size(&self) -> usize {
         self.group.engine.desk.ranks()
+    }
+
+    /// The rank of a member.
+    #[track_caller]
+    pub fn to_job(&self, member: TeamRank) -> Rank {
+        if member.index() >= self.size() {
+            panic!("{}: to_job: there is no member {} in a team of {}", self.inner.rank, member.0, self.size());
+        }
+        self.group.engine.rank_of(member.index())
+    }
+
+    /// The number of a rank in this team, if it is a member.
+    pub fn member(&self, rank: Rank) -> Option<TeamRank> {
+        self.group.engine.member(rank).map(|m| TeamRank(m as u32))
+    }
+
+    /// The ranks of all members, in their order.
+    pub fn members(&self) -> impl ExactSizeIterator<Item = Rank> + '_ {
+        (0..self.size()).map(|m| self.group.engine.rank_of(m))
     }
 
     /// Waits until all members have come. My puts before it are seen by everybody's gets after it.
@@ -135,7 +191,10 @@ impl Team {
         self.may_meet(move || site);
         let tag = value.map_or(Tag::Plain, Tag::Value);
         self.group.notified.set(Some(site));
-        let arrived = self.inner.seat.barrier().arrive(tag, u64::MAX);
+        let arrived = match &self.group.own {
+            None => Here::All(self.inner.seat.barrier().arrive(tag, u64::MAX)),
+            Some(own) => Here::Some(self.come(&own.door, tag, u64::MAX, site)),
+        };
         Notified { team: self, arrived, value }
     }
 
@@ -144,8 +203,19 @@ impl Team {
     #[track_caller]
     pub(crate) fn meet(&self, tag: Tag, aux: u64, site: impl Fn() -> Site + Copy) -> u64 {
         self.may_meet(site);
+        if self.group.own.is_some() {
+            return self.meet_members(tag, aux, site());
+        }
         let arrived = self.inner.seat.barrier().arrive(tag, aux);
         self.complete(arrived, site).map_or(u64::MAX, |(aux, _)| aux)
+    }
+
+    /// The same of a team that is not the job's.
+    #[inline(never)]
+    fn meet_members(&self, tag: Tag, aux: u64, site: Site) -> u64 {
+        let door = &self.group.own.as_ref().expect("a team of some").door;
+        let came = self.come(door, tag, aux, site);
+        self.leave(door, came, site).map_or(u64::MAX, |(aux, _)| aux)
     }
 
     /// Waits for all; the smallest `aux` and the value that was given, if anybody came with something.
@@ -218,14 +288,24 @@ impl Team {
 #[derive(Debug)]
 pub struct Notified<'t> {
     team: &'t Team,
-    arrived: Arrived,
+    arrived: Here,
     value: Option<u64>,
+}
+
+/// An arrival: of all ranks, or of some.
+#[derive(Debug)]
+enum Here {
+    All(Arrived),
+    Some(Came),
 }
 
 impl Notified<'_> {
     /// Have all members come? Then [`wait`](Self::wait) does not wait. Makes progress if they have not.
     pub fn test(&self) -> bool {
-        let test = || self.team.inner.seat.barrier().test(&self.arrived);
+        let test = || match &self.arrived {
+            Here::All(arrived) => self.team.inner.seat.barrier().test(arrived),
+            Here::Some(came) => self.team.have_come(came),
+        };
         test() || (self.team.inner.progress() && test())
     }
 
@@ -235,7 +315,12 @@ impl Notified<'_> {
     pub fn wait(self, value: Option<u64>) {
         let site = Site::here("wait");
         self.team.group.notified.set(None);
-        let agreed = self.team.complete(self.arrived, move || site).and_then(|(_, agreed)| agreed);
+        let met = match (self.arrived, &self.team.group.own) {
+            (Here::Some(came), Some(own)) => self.team.leave(&own.door, came, site),
+            (Here::All(arrived), _) => self.team.complete(arrived, move || site),
+            (Here::Some(_), None) => unreachable!("all ranks meet otherwise"),
+        };
+        let agreed = met.and_then(|(_, agreed)| agreed);
         if let (Some(v), Some(agreed)) = (value, self.value.or(agreed))
             && v != agreed
         {

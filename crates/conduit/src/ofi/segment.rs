@@ -34,9 +34,9 @@ pub(super) const FIFOS: u64 = 1 << 37;
 pub(super) type Regions = BTreeMap<u64, Region>;
 
 /// How much of a segment is registered: bytes from the start and from the end of the heaps of either half, and from the
-/// start of the window.
+/// start of its window.
 #[derive(Debug, Default)]
-pub(super) struct Extent([AtomicU64; 5]);
+pub(super) struct Extent([AtomicU64; 6]);
 
 impl Extent {
     /// The two of a half's heaps.
@@ -45,8 +45,8 @@ impl Extent {
         [&self.0[first], &self.0[first + 1]]
     }
 
-    fn window(&self) -> &AtomicU64 {
-        &self.0[4]
+    fn window(&self, half: Half) -> &AtomicU64 {
+        &self.0[4 + half as usize]
     }
 
     /// This much is; it begins or ends where heaps of `segment` bytes or the window do.
@@ -54,7 +54,7 @@ impl Extent {
         let [low, high] = self.heaps(half);
         match range.start {
             0 => low.fetch_max(range.end, Release),
-            start if start >= segment => self.window().fetch_max(range.end - segment, Release),
+            start if start >= segment => self.window(half).fetch_max(range.end - segment, Release),
             start => high.fetch_max(segment - start, Release),
         };
     }
@@ -63,7 +63,7 @@ impl Extent {
         let [low, high] = self.heaps(at.half()).map(|e| e.load(Acquire));
         let (start, end) = (at.in_half().offset, at.in_half().offset + len);
         match start >= segment {
-            true => end <= segment + self.window().load(Acquire),
+            true => end <= segment + self.window(at.half()).load(Acquire),
             false => end <= low || start >= segment - high && end <= segment,
         }
     }
@@ -105,8 +105,8 @@ impl Net {
     }
 
     /// How much of a rank's segment is registered.
-    pub(super) fn extent(&self, rank: usize) -> [u64; 5] {
-        [0, 1, 2, 3, 4].map(|i| self.extents[rank].0[i].load(Acquire))
+    pub(super) fn extent(&self, rank: usize) -> [u64; 6] {
+        [0, 1, 2, 3, 4, 5].map(|i| self.extents[rank].0[i].load(Acquire))
     }
 
     /// A place in a segment as the network names it, and how many bytes from there on have that name.
@@ -139,17 +139,17 @@ pub(super) fn check(seat: &shm::Seat, site: Site, at: At, len: usize) -> Result<
 pub(crate) struct OnExtent;
 impl Handler for OnExtent {
     fn run(&self, arrival: &Arrival<'_>) {
-        let all = arrival.node().net().map_or([0; 5], |net| net.extent(arrival.target()));
+        let all = arrival.node().net().map_or([0; 6], |net| net.extent(arrival.target()));
         let (slot, _) = arrival.open::<u64>();
-        let [a, b, c, d, e] = all;
-        arrival.reply(EXTENT_IS, &[slot, a, b, c, d, e], &[]);
+        let [a, b, c, d, e, f] = all;
+        arrival.reply(EXTENT_IS, &[slot, a, b, c, d, e, f], &[]);
     }
 }
 
 pub(crate) struct OnExtentIs;
 impl Handler for OnExtentIs {
     fn run(&self, arrival: &Arrival<'_>) {
-        let ([slot, all @ ..], _) = arrival.open::<[u64; 6]>();
+        let ([slot, all @ ..], _) = arrival.open::<[u64; 7]>();
         if let Some(net) = arrival.node().net() {
             let extent = &net.extents[arrival.source()];
             extent.0.iter().zip(all).for_each(|(e, n)| _ = e.fetch_max(n, Release));
@@ -176,8 +176,11 @@ mod tests {
             assert!(!has((1 << 20) - 7, 8) && !has(segment - (1 << 16) - 1, 8));
             assert!(has(segment - (1 << 16), 1 << 16) && !has(segment - (1 << 16), (1 << 16) + 1));
         }
-        extent.grow(Half::Open, &(segment..segment + (1 << 12)), segment);
-        let has = |offset, len| extent.has(At { rank: 0, offset }, len, segment);
-        assert!(has(segment, 1 << 12) && !has(segment, (1 << 12) + 1) && !has(segment - 8, 16));
+        for (half, bit) in [(Half::Open, 0), (Half::Guarded, crate::contract::GUARDED)] {
+            let has = |offset, len| extent.has(At { rank: 0, offset: offset | bit }, len, segment);
+            assert!(!has(segment, 8));
+            extent.grow(half, &(segment..segment + (1 << 12)), segment);
+            assert!(has(segment, 1 << 12) && !has(segment, (1 << 12) + 1) && !has(segment - 8, 16));
+        }
     }
 }

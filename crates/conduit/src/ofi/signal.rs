@@ -476,8 +476,8 @@ impl Handler for OnTicket {
         let mut tickets = net.signals.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.insert(data, (arrival.target(), notice));
         drop(tickets);
-        let [a, b, c, d, e] = net.extent(arrival.target());
-        arrival.reply(EXTENT_IS, &[slot, a, b, c, d, e], &[]);
+        let [a, b, c, d, e, f] = net.extent(arrival.target());
+        arrival.reply(EXTENT_IS, &[slot, a, b, c, d, e, f], &[]);
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! | from | what | who writes |
 //! |---|---|---|
-//! | 0 | a [`Hall`] for each context; those of a node's first member are the node's | the members on the node, and what tells of others |
+//! | 0 | a [`Hall`] for each context and one for barriers; those of a node's first member are the node's | the members on the node, and what tells of others |
 //! | [`INLETS`] | an [`Inlet`] for each member | that member |
 //! | after them | a [`Sign`] for each member and context | that member |
 //! | after them | scratch, a part for each context | whoever a plan says |
@@ -16,7 +16,7 @@
 use super::Node;
 use super::rma::Reach;
 use crate::am::{Arrival, Handler};
-use crate::coll::{CONTEXTS, Claims, Count, Hall, Inlet, Letter, Sign, Told};
+use crate::coll::{CONTEXTS, Claims, Count, Hall, Inlet, Left, Letter, Sign, Told};
 use crate::contract::{At, Half};
 #[cfg(doc)]
 use crate::reference::ARRIVED;
@@ -29,13 +29,21 @@ use std::sync::Arc;
 /// How many collectives ahead lines are asked for: a store to a line that is not here makes its fence wait for it.
 pub const AHEAD: usize = 2;
 
+/// The hall for barriers.
+pub const BARRIERS: usize = CONTEXTS;
+
 /// Where inlets begin.
-pub const INLETS: usize = CONTEXTS * size_of::<Hall>();
+pub const INLETS: usize = (CONTEXTS + 1) * size_of::<Hall>();
 
 /// Scratch of a rank in one context, for the team of all ranks: enough for pages of all, but no more than a small part of a segment.
 pub fn scratch_of_all(node: &Node) -> usize {
     let wanted = (node.ranks().count() * (4 << 10)).next_power_of_two().clamp(128 << 10, 16 << 20);
     wanted.min((node.segment() / 256) as usize & !4095)
+}
+
+/// Bytes of it that must be zero at first.
+pub fn head_len(members: usize) -> usize {
+    scratch_at(members)
 }
 
 /// Bytes of a desk, of a team of so many with so much scratch.
@@ -157,7 +165,7 @@ impl Desk {
     /// If there is no such context.
     #[inline(always)]
     pub fn hall(&self, context: usize) -> &Hall {
-        assert!(context < CONTEXTS);
+        assert!(context <= BARRIERS);
         // SAFETY: inside the block of the node's first rank; atomics.
         unsafe { &*self.halls.add(context) }
     }
@@ -178,6 +186,21 @@ impl Desk {
     pub fn to(&self, to: usize) -> Option<&Inlet> {
         // SAFETY: null, or inside its block; atomics, and words whose users the protocol orders.
         unsafe { self.peers[to].inlet.as_ref() }
+    }
+
+    /// What a member has left with.
+    pub fn left(&self, member: usize) -> &Left {
+        &self.from(member).told[0].signals.2
+    }
+
+    /// The hall for barriers at the first member of a node, for messages.
+    pub fn barriers_offset(&self) -> u64 {
+        self.offset + (BARRIERS * size_of::<Hall>()) as u64
+    }
+
+    /// What can be seen of the others when this is gone.
+    pub fn rest(&self) -> Rest {
+        Rest { inlets: self.inlets, rank: self.rank, ranks: self.ranks, _node: self._node.clone() }
     }
 
     /// What `from` has said of its collective in this context.
@@ -265,6 +288,8 @@ impl Desk {
             taken: inlet + (offset_of!(Inlet, taken) + 8 * context) as u64,
             claims: claims.map(|at| signals + (3 * size_of::<Count>() + at) as u64),
             hall: self.offset + (context * size_of::<Hall>()) as u64,
+            left: [offset_of!(Left, epochs), offset_of!(Left, barriers), offset_of!(Left, gone)]
+                .map(|at| signals + (3 * size_of::<Count>() + size_of::<Claims>() + at) as u64),
             sign: self.offset + (signs_at(self.ranks) + (self.rank * CONTEXTS + context) * size_of::<Sign>()) as u64,
         }
     }
@@ -283,10 +308,31 @@ pub struct Words {
     pub taken: u64,
     /// The claim that was made, and the one that was taken.
     pub claims: [u64; 2],
-    /// Arrivals, at the first rank of a node.
+    /// Arrivals, at the first member on a node.
     pub hall: u64,
+    /// What it leaves with.
+    pub left: [u64; 3],
     /// The sign.
     pub sign: u64,
+}
+
+/// The desk of a member that has left.
+#[derive(Debug)]
+pub struct Rest {
+    inlets: *const Inlet,
+    rank: usize,
+    ranks: usize,
+    /// What they are in.
+    _node: Arc<Node>,
+}
+
+impl Rest {
+    /// Have all others left, with nothing under way? Then nobody touches the desk any more.
+    pub fn is_deserted(&self) -> bool {
+        let others = (0..self.ranks).filter(|&r| r != self.rank);
+        // SAFETY: inside the block, which stays this team's until this has been said; atomics.
+        others.map(|r| unsafe { &*self.inlets.add(r) }).all(|inlet| inlet.told[0].signals.2.gone.get() > 0)
+    }
 }
 
 impl Node {
@@ -302,16 +348,22 @@ impl Node {
     }
 }
 
-/// Ranks of another node have arrived: the place of the hall, and how many.
+/// Ranks of another node have arrived: the place of the hall, how many, how many of them with tags, and whether that is at an odd barrier.
 pub(crate) struct OnArrived;
 impl Handler for OnArrived {
     fn run(&self, arrival: &Arrival<'_>) {
-        let ([offset, n], _) = arrival.open::<[u64; 2]>();
+        let ([offset, n, tags, odd], _) = arrival.open::<[u64; 4]>();
         let node = arrival.node();
         let at = At { rank: arrival.target() as u32, offset };
         match node.table(Half::Guarded).locate(at, size_of::<Hall>()) {
             // SAFETY: aligned memory of this node; atomics.
-            Some(p) if p.addr().is_multiple_of(align_of::<Hall>()) => unsafe { (*p.cast::<Hall>()).arrive(n) },
+            Some(p) if p.addr().is_multiple_of(align_of::<Hall>()) => unsafe {
+                let hall = &*p.cast::<Hall>();
+                if tags > 0 {
+                    hall.tag(odd != 0, tags);
+                }
+                hall.arrive(n)
+            },
             _ => arrival.bad(&"a hall outside"),
         };
         light_fence();

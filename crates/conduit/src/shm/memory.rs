@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! open half     | page 0 | local heap →        ← symmetric heap | window (blocks over all ranks) |
-//! guarded half  | page 0 | local heap →        ← symmetric heap |
+//! guarded half  | page 0 | local heap →        ← symmetric heap | window (blocks of teams)       |
 //! ```
 //! The heaps of a half are its owner's ([`Seat::take`], no lock, no peer). The *window* has blocks at equal offsets on all
 //! ranks that one rank takes without the others: the process of rank 0 keeps the book of it, every process commits its
-//! ranks' parts, both asked by messages ([`Seat::take_blocks`]).
+//! ranks' parts, both asked by messages ([`Seat::take_blocks`]). The window of the guarded half has blocks at equal offsets on some ranks, the
+//! members of a team: each keeps the book of its own, says which place is free there ([`Seat::find_for_team`]), and takes the one that all
+//! have agreed on ([`Seat::take_for_team`]).
 //!
 //! Does not contain: who may reach what. Pointers reach the open half, handles the guarded one.
 
@@ -41,9 +43,14 @@ pub(super) fn guarded_at(segment: u64) -> u64 {
     open_len(segment)
 }
 
+/// Bytes of the guarded half: its window is as long as its heaps.
+pub(super) fn guarded_len(segment: u64) -> u64 {
+    2 * segment
+}
+
 /// Bytes of both halves in the file.
 pub(super) fn stride(segment: u64) -> u64 {
-    guarded_at(segment) + segment
+    guarded_at(segment) + guarded_len(segment)
 }
 
 /// One half of a rank's segment, as its owner sees it.
@@ -59,6 +66,19 @@ pub(super) struct Memory {
 impl Memory {
     pub fn new(segment: u64) -> Memory {
         Memory { heaps: RefCell::new(Heaps::new(segment)), small: RefCell::default(), committed: Default::default() }
+    }
+}
+
+/// The window of the guarded half of a rank's segment, as its owner sees it. Offsets in it are from its start.
+#[derive(Debug)]
+pub(super) struct TeamWindow {
+    heaps: RefCell<Heaps>,
+    committed: Cell<u64>,
+}
+
+impl TeamWindow {
+    pub fn new(segment: u64) -> TeamWindow {
+        TeamWindow { heaps: RefCell::new(Heaps::new(segment)), committed: Cell::new(0) }
     }
 }
 
@@ -185,7 +205,67 @@ impl Seat {
     /// Bytes of this rank's heaps in use.
     pub fn in_use(&self) -> u64 {
         let of = |m: &Memory| m.heaps.borrow().in_use() - m.small.borrow().held() + m.small.borrow().in_use();
-        self.memory.iter().map(of).sum()
+        self.memory.iter().map(of).sum::<u64>() + self.teams.heaps.borrow().in_use()
+    }
+
+    /// The lowest place, in the guarded half and not below `from`, where a block of a team's of so many bytes could be taken here; nothing is.
+    pub fn find_for_team(&self, len: u64, align: u64, from: u64) -> Result<u64, Exhausted> {
+        let (start, heaps) = (self.node.segment, self.teams.heaps.borrow());
+        let found = heaps.find(len, align, from.saturating_sub(start));
+        found.map(|at| start + at).ok_or_else(|| Exhausted::Segment { largest: heaps.largest(Side::Local) })
+    }
+
+    /// Takes it, with this many zeroed bytes at its start; what is after them may hold old ones.
+    pub fn take_for_team(&self, offset: u64, len: u64, align: u64, zeroed: u64) -> Result<(), Exhausted> {
+        let (start, mut heaps) = (self.node.segment, self.teams.heaps.borrow_mut());
+        let block = offset.checked_sub(start).and_then(|at| heaps.take_at(at, len, align));
+        let Some(Block { range, stale }) = block else {
+            return Err(Exhausted::Segment { largest: heaps.largest(Side::Local) });
+        };
+        if let Err(why) = self.commit_for_teams(range.end) {
+            heaps.give(Side::Local, range.start);
+            return Err(why);
+        }
+        let stale = stale.start..stale.end.min(range.start + zeroed);
+        if !stale.is_empty() {
+            let (at, len) =
+                (At { rank: self.rank as u32, offset: start + stale.start }, (stale.end - stale.start) as usize);
+            let p = self.node.table(Half::Guarded).locate(at, len).expect("windows stay inside the segment");
+            // SAFETY: inside this rank's segment, in a block that nobody has, so no reference into it exists.
+            unsafe { copy::zero(p, len) };
+        }
+        Ok(())
+    }
+
+    /// Gives one back; false if none begins there.
+    pub fn give_for_team(&self, offset: u64) -> bool {
+        let (start, mut heaps) = (self.node.segment, self.teams.heaps.borrow_mut());
+        let given = offset.checked_sub(start).and_then(|at| heaps.give(Side::Local, at)).is_some();
+        let (keep, end) = (heaps.extent(Side::Local).next_multiple_of(HUGE as u64), self.teams.committed.get());
+        // What a network knows stays.
+        if self.far.is_none() && keep < end {
+            let i = self.rank - self.node.mine().start;
+            if self.node.own.release(self.node.in_file(i, Half::Guarded, start + keep), (end - keep) as usize) {
+                self.teams.committed.set(keep);
+                heaps.forget(Side::Local, keep, end);
+            }
+        }
+        given
+    }
+
+    /// Commits the window up to there.
+    fn commit_for_teams(&self, needed: u64) -> Result<(), Exhausted> {
+        let (node, start, have) = (&self.node, self.node.segment, self.teams.committed.get());
+        if needed <= have {
+            return Ok(());
+        }
+        let step = if needed <= HUGE as u64 { 64 << 10 } else { HUGE as u64 };
+        let want = needed.next_multiple_of(step).min(start);
+        let i = self.rank - node.mine().start;
+        node.populate(node.in_file(i, Half::Guarded, start + have), want - have)?;
+        node.register(i, Half::Guarded, start..start + want)?;
+        self.teams.committed.set(want);
+        Ok(())
     }
 
     /// Commits what of this range is not committed yet: small steps at first, huge pages then.
@@ -412,7 +492,7 @@ mod tests {
     fn halves_and_window_are_apart() {
         let node = Arc::new(Node::attach(&config(2), &mut Alone).unwrap());
         let (segment, seats) = (node.segment(), [0, 1].map(|r| node.seat(r)));
-        assert_eq!((segment, node.reach.len(), node.guarded.len()), (8 << 20, 10 << 20, 8 << 20));
+        assert_eq!((segment, node.reach.len(), node.guarded.len()), (8 << 20, 10 << 20, 16 << 20));
         // Everything there is, in both halves, and the whole window.
         let all = segment - crate::heap::FIRST;
         for (r, seat) in seats.iter().enumerate() {
@@ -421,20 +501,48 @@ mod tests {
             let site = Site::here("test");
             for (at, value) in [(At { rank: r as u32, offset: open }, 1u8), (At::guarded(r as u32, guarded), 2)] {
                 seat.put(site, at, &vec![value + 4 * r as u8; all as usize]).unwrap();
-                // Neither half reaches into the other, nor beyond itself.
-                let past = At { offset: at.offset + all - 1, ..at };
-                assert!(at.half() == Half::Open || seat.put(site, past, &[9; 2]).is_err());
             }
             assert_eq!(
                 (seat.in_use(), seat.side_of(open), seat.side_of(guarded)),
                 (2 * all, Some(Side::Local), Some(Side::Local))
             );
+            // A team's window is none of it, and the half ends where it does.
+            let team = seat.find_for_team(all, 64, 0).unwrap();
+            seat.take_for_team(team, all, 64, all).unwrap();
+            assert!(seat.find_for_team(1, 1, 0).is_err() && seat.take_for_team(team, 1, 1, 0).is_err());
+            let site = Site::here("test");
+            seat.put(site, At::guarded(r as u32, team), &vec![3; all as usize]).unwrap();
+            assert!(seat.put(site, At::guarded(r as u32, team + all - 1), &[9; 2]).is_err());
+            assert_eq!(seat.in_use(), 3 * all);
         }
         let first =
             |r: usize, half| node.table(half).get::<u8>(At { rank: r as u32, offset: crate::heap::FIRST }).unwrap();
         for r in 0..2 {
             assert_eq!((first(r, Half::Open), first(r, Half::Guarded)), (1 + 4 * r as u8, 2 + 4 * r as u8));
         }
+    }
+
+    #[test]
+    fn blocks_of_teams_are_zeroed_as_far_as_is_asked_for() {
+        let node = Arc::new(Node::attach(&Config { segment: Some(16 << 20), ..config(1) }, &mut Alone).unwrap());
+        let (seat, table) = (node.seat(0), node.table(Half::Guarded));
+        let word = |offset: u64| table.get::<u64>(At { rank: 0, offset }).unwrap();
+        for len in [100_000, 9 << 20] {
+            let at = seat.find_for_team(len, 4096, 0).unwrap();
+            seat.take_for_team(at, len, 4096, len).unwrap();
+            assert!((0..len / 8).all(|i| word(at + 8 * i) == 0));
+            (0..len / 8).for_each(|i| table.put(At { rank: 0, offset: at + 8 * i }, 7u64).unwrap());
+            let next = seat.find_for_team(64, 64, 0).unwrap();
+            assert!(next >= at + len && seat.find_for_team(64, 64, next + 1).unwrap() == next + 64);
+            // So that not everything goes back to the system.
+            seat.take_for_team(next, 64, 64, 64).unwrap();
+            assert!(seat.give_for_team(at) && !seat.give_for_team(at));
+            assert_eq!(seat.find_for_team(len, 4096, 0).unwrap(), at);
+            seat.take_for_team(at, len, 4096, 800).unwrap();
+            assert_eq!([0, 792, 800, len - 8].map(|i| word(at + i)), [0, 0, 7, 7]);
+            assert!(seat.give_for_team(next) && seat.give_for_team(at));
+        }
+        assert_eq!(seat.in_use(), 0);
     }
 
     #[test]

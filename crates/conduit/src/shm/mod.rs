@@ -21,6 +21,7 @@ pub mod progress;
 pub mod rma;
 pub mod segment;
 pub mod signal;
+pub mod team;
 
 use crate::barrier::{Barrier, Places};
 use crate::contract::{At, Exchange, Half};
@@ -35,7 +36,7 @@ use am::Outlet;
 use bytemuck::{Pod, Zeroable};
 use control::{Control, NodePlaces};
 use mail::Mail;
-use memory::{Memory, Window};
+use memory::{Memory, TeamWindow, Window};
 use rma::Reach;
 use segment::{Backing, HUGE, Mapping};
 use std::ops::Range;
@@ -113,7 +114,7 @@ pub struct Node {
     /// The open halves.
     reach: Reach,
     guarded: Reach,
-    /// Bytes of a segment for its two heaps of either half; the window lies after those of the open one.
+    /// Bytes of a segment for its two heaps of either half; its window lies after them.
     segment: u64,
     /// The same of this process, which may be longer than what is used.
     own_segment: u64,
@@ -352,7 +353,8 @@ impl Node {
         // SAFETY: bases of halves of at least so many bytes in the mappings that go with them; nobody makes references into
         // the open ones, and into the guarded ones only while they are not accessed otherwise.
         let (reach, guarded) = unsafe {
-            (Reach::new(half(0), memory::open_len(shared), maps.clone()), Reach::new(half(1), shared, maps.clone()))
+            let [open, guarded] = [memory::open_len(shared), memory::guarded_len(shared)];
+            (Reach::new(half(0), open, maps.clone()), Reach::new(half(1), guarded, maps.clone()))
         };
         let mailboxes = mailbox::Mailboxes::new(boxes, guarded.clone(), near_count);
         let semaphores = signal::Semaphores::new(posts, maps);
@@ -557,6 +559,7 @@ pub struct Seat {
     far: Option<ofi::Seat>,
     /// Of either half.
     memory: [Memory; 2],
+    teams: TeamWindow,
     node: Arc<Node>,
     _not_send: std::marker::PhantomData<*mut ()>,
 }
@@ -589,11 +592,12 @@ impl Seat {
             barrier = barrier.beyond(node.ranks.members(), move |epoch, all| this.meet_beyond(epoch, all));
         }
         let memory = [Half::Open, Half::Guarded].map(|_| Memory::new(node.segment));
+        let teams = TeamWindow::new(node.segment);
         let outlet = Outlet::new(&node.mail, &node.ranks, near);
         node.record(rank).running();
         let (sites, semaphores, mailboxes) = Default::default();
         let _not_send = std::marker::PhantomData;
-        Seat { rank, near, waiter, barrier, outlet, sites, semaphores, mailboxes, far, memory, node, _not_send }
+        Seat { rank, near, waiter, barrier, outlet, sites, semaphores, mailboxes, far, memory, teams, node, _not_send }
     }
 
     /// The node.

@@ -112,18 +112,18 @@ impl Reach {
         Some(())
     }
 
-    /// The table of the parts of an array: `count` values at this offset of every rank's segment, or of the only one's that
+    /// The table of the parts of an array: `count` values at this offset of the segments of these ranks, its members, or of the only one's that
     /// has some. `None` if they do not lie in segments, or are not aligned.
-    pub fn parts<T: Pod>(&self, offset: u64, count: usize, only: Option<usize>) -> Option<Parts<T>> {
+    pub fn parts<T: Pod>(&self, offset: u64, count: usize, members: &[u32], only: Option<usize>) -> Option<Parts<T>> {
         let len = count.checked_mul(size_of::<T>())?;
-        let part = |(rank, base): (usize, &Option<NonNull<u8>>)| match base {
-            Some(_) if only.is_none_or(|only| only == rank) => {
-                let p = self.locate(At { rank: rank as u32, offset }, len)?.cast::<T>();
+        let part = |(member, &rank): (usize, &u32)| match self.bases.get(rank as usize)? {
+            Some(_) if only.is_none_or(|only| only == member) => {
+                let p = self.locate(At { rank, offset }, len)?.cast::<T>();
                 p.is_aligned().then(|| NonNull::new(p))
             }
             _ => Some(None),
         };
-        let bases = self.bases.iter().enumerate().map(part).collect::<Option<_>>()?;
+        let bases = members.iter().enumerate().map(part).collect::<Option<_>>()?;
         Some(Parts { reachable: 0, bases, count, row: [].into(), reciprocal: 0, _maps: self._maps.clone() })
     }
 
@@ -222,7 +222,7 @@ impl Reach {
 /// [`in_a_row`](Parts::in_a_row) has found that to hold.
 #[derive(Debug)]
 pub struct Parts<T> {
-    /// By rank; none where it is not to be reached this way.
+    /// By member; none where it is not to be reached this way.
     bases: Box<[Option<NonNull<T>>]>,
     /// Values of each.
     count: usize,
@@ -284,7 +284,7 @@ impl<T: Pod> Parts<T> {
         unsafe { Mapped::new(self.row.get_unchecked(block).as_ptr().wrapping_add(i)) }
     }
 
-    /// Where the k-th value of a rank's part is; `None` if it cannot be reached.
+    /// Where the k-th value of a member's part is; `None` if it cannot be reached.
     #[inline(always)]
     pub fn locate_part(&self, rank: usize, k: usize) -> Option<Mapped<'_, T>> {
         let base = (*self.bases.get(rank)?)?;
@@ -386,7 +386,7 @@ mod tests {
         // SAFETY: pages of `memory`, which outlives the tables and to which nobody has a reference that is used.
         let reach = unsafe { Reach::new((0..RANKS).map(base).collect(), LEN as u64, vec![]) };
         for (count, first) in [(1, 0), (2, 1), (7, 0), (8, 2), (100, 1)] {
-            let parts = reach.parts::<u32>(FIRST, count, None).unwrap();
+            let parts = reach.parts::<u32>(FIRST, count, &[0, 1, 2], None).unwrap();
             assert!(parts.locate(0).is_none(), "not in a row");
             let mut parts = parts.in_a_row(first, RANKS * count);
             for i in 0..RANKS * count {
@@ -409,9 +409,16 @@ mod tests {
             parts.reach(usize::MAX);
             assert!(parts.locate(RANKS * count).is_none());
         }
-        let only = reach.parts::<u32>(FIRST, 10, Some(1)).unwrap().in_a_row(1, 10);
+        let only = reach.parts::<u32>(FIRST, 10, &[0, 1, 2], Some(1)).unwrap().in_a_row(1, 10);
         assert!((0..10).all(|i| only.locate(i).is_some()) && only.locate(10).is_none());
-        let none = reach.nothing().parts::<u32>(FIRST, 10, None).unwrap().in_a_row(0, 30);
+        let none = reach.nothing().parts::<u32>(FIRST, 10, &[0, 1, 2], None).unwrap().in_a_row(0, 30);
         assert!((0..30).all(|i| none.locate(i).is_none()));
+        // Of some ranks, in another order.
+        let two = reach.parts::<u32>(FIRST, 10, &[2, 0], None).unwrap().in_a_row(0, 20);
+        for (i, rank) in [(0, 2), (9, 2), (10, 0), (19, 0)] {
+            let there = base(rank).wrapping_add(FIRST as usize + 4 * (i % 10)).cast();
+            assert_eq!(two.locate(i).map(Mapped::as_ptr), Some(there));
+        }
+        assert!(two.locate(20).is_none() && reach.parts::<u32>(FIRST, 10, &[3], None).is_none());
     }
 }

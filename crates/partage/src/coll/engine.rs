@@ -342,6 +342,37 @@ impl Engine {
         Ok(unsafe { Engine::new(seat, reach, (members, rank), offset, scratch) })
     }
 
+    /// The number of a rank among the members.
+    pub fn member(&self, rank: Rank) -> Option<usize> {
+        // In most teams members are in the order of ranks, and in the job's at the place of their rank.
+        match self.members.get(rank.index()) {
+            Some(&r) if r == rank.0 => Some(rank.index()),
+            _ => self.members.iter().position(|&r| r == rank.0),
+        }
+    }
+
+    /// The ranks of all members.
+    pub fn members(&self) -> &[u32] {
+        &self.members
+    }
+
+    /// The ranks of the first members on other nodes, and how many members are on this one.
+    pub fn elsewhere(&self) -> (&[u32], u64) {
+        (&self.others, self.here)
+    }
+
+    /// A member that will never begin this collective: it has left the team.
+    fn left_before(&self, epoch: u64) -> Option<usize> {
+        (0..self.desk.ranks()).find(|&m| (1..=epoch + 1).contains(&self.desk.left(m).epochs.get()))
+    }
+
+    /// Who waits for a member that has left waits in vain.
+    #[cold]
+    pub fn is_left_by(&self, inner: &Inner, site: Site, member: usize) -> ! {
+        let (me, left) = (inner.rank, self.rank_of(member));
+        panic!("{me}: {site}: {left} has dropped this team already; drop it where all members have done with it")
+    }
+
     /// The rank of a member.
     #[inline(always)]
     pub fn rank_of(&self, member: usize) -> Rank {
@@ -356,6 +387,11 @@ impl Engine {
         let ran = self.advance::<true>(inner, task);
         drop(unless);
         inner.unless_over(ran.map(|_| ()));
+    }
+
+    /// How many collectives, or parts of them, were begun.
+    pub fn begun(&self) -> u64 {
+        self.epoch.get()
     }
 
     fn begin(&self, task: &Task) {
@@ -452,9 +488,27 @@ impl Engine {
         }
         self.tell_what_was_taken();
         if BLOCK {
-            inner.wait_saying(|| Waits { engine: self, task, step }, ready)?;
+            self.wait_unless_left(inner, task, step, &ready)?;
         }
         Ok(BLOCK)
+    }
+
+    /// Waits, but not for a member that has left.
+    #[inline(never)]
+    fn wait_unless_left(
+        &self,
+        inner: &Rc<Inner>,
+        task: &Task,
+        step: Option<&Step>,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<(), Aborted> {
+        let left = || self.left_before(task.epoch());
+        inner.wait_saying(|| Waits { engine: self, task, step }, || ready() || left().is_some())?;
+        match left() {
+            // Its leaving was seen, so what it signaled before has been seen, too.
+            Some(member) if !ready() => self.is_left_by(inner, task.site, member),
+            _ => Ok(()),
+        }
     }
 
     /// Tells senders which of their letters were taken, so that they may write others. Whoever waits does it before: a sender may be what
@@ -489,7 +543,7 @@ impl Engine {
         let ready = || ready() || (task.place.begun.get() && self.disagrees(task));
         self.tell_what_was_taken();
         let is = match BLOCK {
-            true => inner.wait_saying(|| Waits { engine: self, task, step }, ready).map(|()| true)?,
+            true => self.wait_unless_left(inner, task, step, &ready).map(|()| true)?,
             false => ready(),
         };
         if is && task.place.begun.get() {
@@ -588,7 +642,13 @@ impl Inner {
         }
         let step = || task.prepared.get().map(|p| &p.plan(task.place.part.get()).steps);
         let step = || step().and_then(|steps| steps.get(task.place.step.get()));
-        self.wait_saying(|| Waits { engine: &group.engine, task, step: step() }, || task.is_done())
+        let left = || group.engine.left_before(task.epoch());
+        let waits = || Waits { engine: &group.engine, task, step: step() };
+        self.wait_saying(waits, || task.is_done() || left().is_some())?;
+        match left() {
+            Some(member) if !task.is_done() => group.engine.is_left_by(self, task.site, member),
+            _ => Ok(()),
+        }
     }
 
     /// Waits for all that were started since there had been so many: the end of a scope. If the job ends they are given up: the network

@@ -246,6 +246,14 @@ impl Team {
         Collective::new(self, OpKind::Prefix, source, With(op, PhantomData))
     }
 
+    /// Words of each member, for a call that is no collective itself.
+    #[track_caller]
+    pub(crate) fn gather_words<const N: usize>(&self, site: Site, words: [u64; N]) -> Vec<[u64; N]> {
+        let mut all = vec![];
+        self.gather_all(&words[..]).to(&mut all).run_at(site);
+        all.chunks_exact(N).map(|words| words.try_into().expect("so many")).collect()
+    }
+
     /// Collectives on one value of each rank.
     ///
     /// ```
@@ -332,6 +340,7 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
         self.run_at(site);
     }
 
+    /// Does it, named otherwise.
     #[inline]
     #[track_caller]
     fn run_at(self, site: Site) {
@@ -599,6 +608,9 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
                 if array.is_empty() {
                     array.check_usable(site.call);
                 }
+                if !Rc::ptr_eq(&array.group, &self.team.group) {
+                    self.is_of_others(site);
+                }
                 if range.start == 0 && range.end == array.spread.len() {
                     *base = Base::Same(array.start);
                     return (Kind::Shared, array.mine);
@@ -606,6 +618,15 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
                 (Kind::Shared, self.share(array, range, base))
             }
         }
+    }
+
+    #[cold]
+    #[track_caller]
+    fn is_of_others(&self, site: Site) -> ! {
+        panic!(
+            "{}: {}: this array is of another team; give one that this team has made",
+            self.team.inner.rank, site.call
+        )
     }
 
     /// Some elements of an array.

@@ -493,7 +493,7 @@ impl Now<'_> {
         if (hall.arrive_here() + 1).is_multiple_of(engine.here) {
             hall.arrive(engine.here);
             engine.desk.ring_all();
-            let what = [engine.words[self.context].hall, engine.here];
+            let what = [engine.words[self.context].hall, engine.here, 0, 0];
             for &first in &engine.others {
                 self.inner.request(self.task.site, Rank(first), ARRIVED, bytemuck::bytes_of(&what), &[]);
             }

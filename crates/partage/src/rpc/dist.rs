@@ -45,14 +45,16 @@ impl Team {
         let site = Site::here("dist");
         let (inner, mine) = (self.inner.clone(), Rc::new(RefCell::new(mine)));
         self.may_meet(move || site);
-        let id = {
-            let mut objects = inner.calls.objects.borrow_mut();
-            objects.push(Some(mine.clone()));
-            objects.len() as u32 - 1
-        };
         let hash = type_name::<T>()
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325u64, |hash, b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+        // Ranks of other teams may have had more of them: the highest number is free on all members.
+        let next = inner.calls.objects.borrow().len() as u64;
+        let id = (!self.meet(Tag::Call(Call::Dist, hash >> 32), !next, move || site)).max(next) as u32;
+        let mut objects = inner.calls.objects.borrow_mut();
+        objects.resize_with(id as usize, || None);
+        objects.push(Some(mine.clone()));
+        drop(objects);
         self.meet(Tag::Call(Call::Dist, u64::from(id) << 32 | hash >> 32), u64::MAX, move || site);
         Dist { inner, id, mine }
     }

@@ -1,0 +1,507 @@
+//! How teams are made, and how they end.
+//!
+//! # Making
+//! Nothing is known of a new team but its list of ranks, which each member has. All of them tell the *first*, the member of the lowest rank, at which place
+//! of their memory the team's desk could be: each has taken it already, and zeroed it. If all have said the same, the first tells them
+//! so, and the team is made; if not, those below the highest place that was said are asked for one from there on, until all are the same. It ends, since
+//! places only grow; ranks that make the same teams in the same order need one round. Only members send or receive anything.
+//!
+//! Members that name different lists would wait for each other forever. So each also tells the next member (by rank, around) its list: who waits for a rank that
+//! waits for it with another list says so. What comes early is kept: a rank may make other teams first.
+//!
+//! # Ending
+//! The last handle that a member drops ends its part. It tells the others how far it came, waits for nobody, and its memory is used again when all have
+//! ended theirs, and nothing of them is under way: it looks when it makes another team. So who waits for a member that has left finds out.
+
+use super::meet::Door;
+use super::{Group, Rank, Team, TeamRank};
+use crate::array::Arrays;
+use crate::coll::Engine;
+use crate::error::{Error, Result};
+use crate::job::Inner;
+use partage_conduit::contract::At;
+use partage_conduit::record::Site;
+use partage_conduit::reference::TEAM;
+use partage_conduit::shm::bytes;
+use partage_conduit::shm::coll::{self, Rest};
+use partage_conduit::shm::team::{NAMED, Said, Told};
+use partage_conduit::signal::Notice;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+
+/// Scratch of a member in one context: little, so that teams are cheap; longer blocks pass in more parts.
+const SCRATCH: usize = 16 << 10;
+/// To which desks are aligned.
+const ALIGN: u64 = 4096;
+
+/// What members say: a place that is free; that they have this list; and what the first answers: a place from which on one is needed, the
+/// place of all, that somebody has none.
+const FREE: u64 = 0;
+const LIST: u64 = 1;
+const FROM: u64 = 2;
+const MADE: u64 = 3;
+const NONE: u64 = 4;
+/// No place.
+const NOWHERE: u64 = 0;
+
+/// What a rank knows of teams that it has made.
+#[derive(Debug, Default)]
+pub(crate) struct Teams {
+    /// How many of each list, by its hash.
+    made: RefCell<HashMap<u64, u64>>,
+    /// Those that it has left, whose memory others may still use.
+    left: RefCell<Vec<Left>>,
+}
+
+/// A team that this rank has left.
+#[derive(Debug)]
+struct Left {
+    rest: Rest,
+    /// Its blocks, and how many bytes they have.
+    blocks: Vec<u64>,
+    bytes: u64,
+    /// Members that are told by messages, at which words, and what; whether they were told of the end, and that nothing is under way.
+    far: Vec<u32>,
+    words: [u64; 3],
+    says: [u64; 2],
+    told: Cell<bool>,
+    gone: Cell<bool>,
+}
+
+/// What a team has that is not the job's.
+#[derive(Debug)]
+pub(crate) struct Own {
+    home: Rc<Inner>,
+    /// Its desk, and the board of its arrays: where they begin, and how many bytes they have.
+    blocks: RefCell<Vec<u64>>,
+    bytes: Cell<u64>,
+    pub(super) door: Door,
+}
+
+impl Own {
+    /// It has this block more.
+    pub fn add(&self, block: u64, bytes: u64) {
+        self.blocks.borrow_mut().push(block);
+        self.bytes.set(self.bytes.get() + bytes);
+        self.home.own_use.set(self.home.own_use.get() + bytes);
+    }
+}
+
+/// A team that is being made.
+struct Making<'a> {
+    inner: &'a Rc<Inner>,
+    site: Site,
+    list: &'a [u32],
+    told: Told,
+    /// Bytes of a desk.
+    len: u64,
+}
+
+/// Where a rank waits.
+struct Waits<'a, 'm>(&'a Making<'m>, Option<u32>);
+
+impl fmt::Display for Waits<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Waits(Making { site, list, .. }, whom) = self;
+        write!(f, "{site} (a team of {}", Ranks(list, list.len()))?;
+        match whom {
+            Some(rank) => write!(f, ": for rank {rank} to make it too)"),
+            None => write!(f, ": for all of them to make it)"),
+        }
+    }
+}
+
+/// Some ranks of a list of so many, in words.
+struct Ranks<'a>(&'a [u32], usize);
+
+impl fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ranks(list, len) = *self;
+        let named: Vec<String> = list.iter().take(NAMED).map(u32::to_string).collect();
+        let word = if len == 1 { "rank" } else { "ranks" };
+        let more = if len > named.len() { format!(" and {} more", len - named.len()) } else { String::new() };
+        write!(f, "{word} {}{more}", named.join(", "))
+    }
+}
+
+/// Some number that differs if lists do, as a rule.
+fn hash(list: &[u32]) -> u64 {
+    let mix = |all: u64, &r: &u32| (all.rotate_left(23) ^ u64::from(r)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    list.iter().fold(list.len() as u64, mix)
+}
+
+impl Team {
+    /// Collective: one team for each color, of the members who give it, in the order of this team.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(5, |job| {
+    ///     let odd = job.split(job.rank().index() % 2);
+    ///     assert_eq!(odd.size(), [3, 2][job.rank().index() % 2]);
+    ///     assert_eq!(odd.rank(), TeamRank(job.rank().0 / 2));
+    ///     assert_eq!(odd.value(job.rank()).gather_all(), odd.members().collect::<Vec<_>>());
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn split(&self, color: usize) -> Team {
+        self.split_at(Site::here("split"), color, 0)
+    }
+
+    /// Collective: the same, in the order of keys; members with equal ones in that of this team.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(3, |job| {
+    ///     let turned = job.split_by(0, -i64::from(job.rank().0));
+    ///     assert_eq!(turned.to_job(TeamRank(0)), Rank(2));
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn split_by(&self, color: usize, key: i64) -> Team {
+        self.split_at(Site::here("split_by"), color, key)
+    }
+
+    /// Collective: one team for each node, of the members on it, whose memory is mapped on all of them.
+    ///
+    /// ```
+    /// partage::test(4, |job| {
+    ///     let node = job.split_by_node();
+    ///     assert!(node.members().all(|r| job.same_node(r)));
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn split_by_node(&self) -> Team {
+        let site = Site::here("split_by_node");
+        self.may_meet(|| site);
+        let ranks = self.inner.seat.node().ranks();
+        let list = self.members().map(|r| r.0).filter(|&r| ranks.is_near(r as usize)).collect();
+        self.make(site, list)
+    }
+
+    /// The team of the members for which `keep` holds, which must say the same on all of them; nothing elsewhere. Only those need to call it,
+    /// and only they wait for each other.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(4, |job| {
+    ///     if let Some(last) = job.subset(|r| r.0 > 0) {
+    ///         assert_eq!(last.value(job.rank().0).gather_all(), [1, 2, 3]);
+    ///     }
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn subset(&self, keep: impl Fn(TeamRank) -> bool) -> Option<Team> {
+        let site = Site::here("subset");
+        self.may_meet(|| site);
+        let list = (0..self.size()).filter(|&m| keep(TeamRank(m as u32))).map(|m| self.group.engine.rank_of(m).0);
+        keep(self.rank()).then(|| self.make(site, list.collect()))
+    }
+
+    /// The team of these ranks, in this order; only they call it, all with the same list. So members are inserted into a team when it is
+    /// made: by a longer list.
+    ///
+    /// ```
+    /// use partage::prelude::*;
+    /// partage::test(4, |job| {
+    ///     let two = job.subset(|r| r.0 >= 2);
+    ///     if job.rank().0 != 1 {
+    ///         // Those of `two`, and rank 0 after them.
+    ///         let three = job.team([Rank(2), Rank(3)].into_iter().chain([Rank(0)]));
+    ///         assert_eq!(three.member(Rank(0)), Some(TeamRank(2)));
+    ///         three.barrier();
+    ///     }
+    ///     # drop(two);
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn team(&self, ranks: impl IntoIterator<Item = Rank>) -> Team {
+        let site = Site::here("team");
+        self.may_meet(|| site);
+        let (me, list) = (self.inner.rank, ranks.into_iter().map(|r| r.0).collect::<Vec<_>>());
+        let mut sorted = list.clone();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
+            panic!("{me}: team: rank {} is named twice; name each member once", twice[0]);
+        }
+        if let Some(&outside) = list.iter().find(|&&r| self.member(Rank(r)).is_none()) {
+            panic!("{me}: team: rank {outside} is no member of this team of {}; name members only", self.size());
+        }
+        if !list.contains(&me.0) {
+            let all = Ranks(&list, list.len());
+            panic!("{me}: team: this rank is not among its members, {all}; only they call it");
+        }
+        self.make(site, list)
+    }
+
+    #[track_caller]
+    fn split_at(&self, site: Site, color: usize, key: i64) -> Team {
+        self.may_meet(|| site);
+        let all = self.gather_words(site, [color as u64, key as u64]);
+        let mut members: Vec<(i64, usize)> = all
+            .iter()
+            .enumerate()
+            .filter(|(_, [c, _])| *c == color as u64)
+            .map(|(member, [_, key])| (*key as i64, member))
+            .collect();
+        members.sort_unstable();
+        let list = members.iter().map(|&(_, member)| self.group.engine.rank_of(member).0).collect();
+        self.make(site, list)
+    }
+
+    #[track_caller]
+    fn make(&self, site: Site, list: Vec<u32>) -> Team {
+        match self.try_make(site, list) {
+            Ok(team) => team,
+            Err(why) => panic!("{why}"),
+        }
+    }
+
+    fn try_make(&self, site: Site, list: Vec<u32>) -> Result<Team> {
+        let inner = &self.inner;
+        inner.sweep_teams(site);
+        let (n, me, hash) = (list.len(), inner.rank, hash(&list));
+        let nth = inner.teams.made.borrow().get(&hash).copied().unwrap_or(0);
+        let (len, told) =
+            (coll::len(n, SCRATCH) as u64, Told { list: hash, nth, len: n as u64, kind: LIST, offset: 0 });
+        let making = Making { inner, site, list: &list, told, len };
+        let offset = making.agree()?;
+        inner.teams.made.borrow_mut().insert(hash, nth + 1);
+        let at = list.iter().position(|&r| r == me.0).expect("a member");
+        // SAFETY: a block of this length at this place, which all members have taken and zeroed as far as it must be: they have told so. They give it
+        // back when all have left (`sweep_teams`).
+        let engine = unsafe { Engine::new(&inner.seat, &inner.guarded, (list.into(), at), offset, SCRATCH) };
+        let own = Own { home: inner.clone(), blocks: RefCell::default(), bytes: Cell::new(0), door: Door::default() };
+        own.add(offset, len);
+        Ok(Team { inner: inner.clone(), group: Rc::new(Group::new(engine, Some(own))) })
+    }
+}
+
+impl Making<'_> {
+    /// The place of the team's desk, which this rank has taken.
+    fn agree(&self) -> Result<u64> {
+        let (me, first) = (self.inner.rank.0, *self.list.iter().min().expect("a member"));
+        let mine = self.take(0);
+        let agreed = if me == first { self.lead(mine) } else { self.follow(mine, first) };
+        // Lists that came for this one; those that come later are known by their numbers.
+        let Told { list, nth, .. } = self.told;
+        self.heard().take(|said| said.what.list == list && said.what.nth <= nth);
+        agreed.map_err(|why| {
+            let why = why.unwrap_or_else(|| "another member has no room".into());
+            let (what, site) = (bytes(self.len), self.site);
+            Error::out_of_memory(format!("rank {me}: {site}: {what} for a team of {}: {why}", self.list.len()))
+        })
+    }
+
+    fn heard(&self) -> &partage_conduit::shm::team::Heard {
+        &partage_conduit::contract::Conduit::landing(&self.inner.seat).teams
+    }
+
+    /// Takes the lowest free place from there on, zeroed.
+    fn take(&self, from: u64) -> std::result::Result<u64, String> {
+        let (seat, zeroed) = (&self.inner.seat, coll::head_len(self.list.len()) as u64);
+        let found = seat.find_for_team(self.len, ALIGN, from);
+        let taken = found.and_then(|at| seat.take_for_team(at, self.len, ALIGN, zeroed).map(|()| at));
+        taken.map_err(|why| why.to_string())
+    }
+
+    fn give(&self, place: u64) {
+        self.inner.seat.give_for_team(place);
+    }
+
+    fn tell(&self, to: u32, kind: u64, offset: u64) {
+        let (what, named) = (Told { kind, offset, ..self.told }, &self.list[..self.list.len().min(NAMED)]);
+        let (args, ranks) = (bytemuck::bytes_of(&what), bytemuck::cast_slice(named));
+        self.inner.request(self.site, Rank(to), TEAM, args, ranks);
+    }
+
+    /// The next member by rank, around.
+    fn next(&self) -> u32 {
+        let me = self.inner.rank.0;
+        let after = self.list.iter().filter(|&&r| r > me).min();
+        *after.or(self.list.iter().min()).expect("a member")
+    }
+
+    /// Waits until `done`, or until a member is found to have another list.
+    fn wait(&self, whom: Option<u32>, done: impl Fn() -> bool) {
+        let made = |list: u64| self.inner.teams.made.borrow().get(&list).copied().unwrap_or(0);
+        let is_other = |said: &Said| {
+            let what = said.what;
+            what.list != self.told.list
+                && matches!(what.kind, FREE | LIST)
+                && self.list.contains(&said.from)
+                && what.nth >= made(what.list)
+        };
+        let disagrees = || self.heard().count(is_other) > 0;
+        self.inner.unless_over(self.inner.wait_saying(|| Waits(self, whom), || done() || disagrees()));
+        if !done()
+            && let Some(other) = self.heard().find(is_other)
+        {
+            let (me, site, mine) = (self.inner.rank, self.site, Ranks(self.list, self.list.len()));
+            let (from, theirs) = (other.from, Ranks(&other.ranks, other.what.len as usize));
+            panic!(
+                "{me}: {site}: this rank makes a team of {mine}, rank {from} one of {theirs}; all give the same list"
+            );
+        }
+    }
+
+    fn is_mine(&self, said: &Said) -> bool {
+        (said.what.list, said.what.nth) == (self.told.list, self.told.nth)
+    }
+
+    /// The first hears from all, and tells all.
+    fn lead(&self, mut mine: std::result::Result<u64, String>) -> std::result::Result<u64, Option<String>> {
+        let me = self.inner.rank.0;
+        let others = || self.list.iter().copied().filter(|&r| r != me);
+        // The last of the others tells this one anyway.
+        if self.list.len() > 2 {
+            self.tell(self.next(), LIST, 0);
+        }
+        let mut places: HashMap<u32, u64> = HashMap::new();
+        let mut asked = self.list.len() - 1;
+        loop {
+            let is_answer = |said: &Said| self.is_mine(said) && said.what.kind == FREE;
+            self.wait(None, || self.heard().count(is_answer) >= asked);
+            if self.inner.is_ending() {
+                return Err(None);
+            }
+            places.extend(self.heard().take(is_answer).iter().map(|said| (said.from, said.what.offset)));
+            let at = match &mine {
+                Ok(at) if places.values().all(|&place| place != NOWHERE) => *at,
+                _ => {
+                    others().for_each(|r| self.tell(r, NONE, 0));
+                    mine.iter().for_each(|&at| self.give(at));
+                    return Err(mine.err());
+                }
+            };
+            let highest = places.values().copied().max().unwrap_or(at).max(at);
+            let below: Vec<u32> = others().filter(|r| places[r] < highest).collect();
+            if below.is_empty() && at == highest {
+                others().for_each(|r| self.tell(r, MADE, at));
+                return Ok(at);
+            }
+            below.iter().for_each(|&r| self.tell(r, FROM, highest));
+            asked = below.len();
+            if at < highest {
+                self.give(at);
+                mine = self.take(highest);
+            }
+        }
+    }
+
+    /// The others tell it, until it says that all are the same.
+    fn follow(
+        &self,
+        mut mine: std::result::Result<u64, String>,
+        first: u32,
+    ) -> std::result::Result<u64, Option<String>> {
+        self.tell(first, FREE, *mine.as_ref().unwrap_or(&NOWHERE));
+        if self.next() != first {
+            self.tell(self.next(), LIST, 0);
+        }
+        loop {
+            let is_answer = |said: &Said| self.is_mine(said) && matches!(said.what.kind, FROM | MADE | NONE);
+            self.wait(Some(first), || self.heard().count(is_answer) > 0);
+            let answer = self.heard().take(is_answer).pop().map(|said| said.what);
+            match (answer, &mine) {
+                (Some(Told { kind: MADE, offset, .. }), Ok(at)) if offset == *at => return Ok(offset),
+                (Some(Told { kind: FROM, offset, .. }), _) => {
+                    mine.iter().for_each(|&at| self.give(at));
+                    mine = self.take(offset);
+                    self.tell(first, FREE, *mine.as_ref().unwrap_or(&NOWHERE));
+                }
+                // There is none, or the job ends.
+                _ => {
+                    mine.iter().for_each(|&at| self.give(at));
+                    return Err(mine.err());
+                }
+            }
+        }
+    }
+}
+
+impl Group {
+    /// This rank has dropped its last handle.
+    pub(super) fn end(engine: &Engine, arrays: &Arrays, own: &Own) {
+        let (inner, desk, me) = (&own.home, &engine.desk, engine.desk.rank());
+        if inner.calls.is_over() {
+            return;
+        }
+        let [epochs, barriers] = [engine.begun() + 1, own.door.times() + 1];
+        let others = (0..desk.ranks()).filter(|&m| m != me);
+        let mut far = vec![];
+        for m in others {
+            match desk.to(m) {
+                Some(inlet) => {
+                    let left = &inlet.told[0].signals.2;
+                    left.barriers.set(barriers);
+                    left.epochs.set(epochs);
+                    left.gone.raise(1);
+                    desk.ring(m);
+                }
+                None => far.push(engine.rank_of(m).0),
+            }
+        }
+        // What is left of arrays is the runtime's from now on.
+        let (more, their_bytes) = arrays.remains();
+        let mut blocks = own.blocks.take();
+        blocks.extend(more);
+        inner.own_use.set(inner.own_use.get() + their_bytes);
+        let left = Left {
+            rest: desk.rest(),
+            blocks,
+            bytes: own.bytes.get() + their_bytes,
+            gone: Cell::new(far.is_empty()),
+            told: Cell::new(far.is_empty()),
+            far,
+            words: desk.words(0).left,
+            says: [epochs, barriers],
+        };
+        if inner.may_serve() && !inner.is_ending() {
+            inner.tell_end(Site::here("the end of a team"), &left);
+        }
+        inner.teams.left.borrow_mut().push(left);
+    }
+}
+
+impl Inner {
+    /// Tells members that are not reached by stores.
+    fn tell_end(&self, site: Site, left: &Left) {
+        if left.told.replace(true) {
+            return;
+        }
+        let [epochs, barriers, _] = left.words;
+        for &to in &left.far {
+            for (offset, value) in [(barriers, left.says[1]), (epochs, left.says[0])] {
+                self.send_notice(site, At::guarded(to, 0), &[], Notice::Add { offset, value });
+            }
+        }
+    }
+
+    /// Gives back the memory of teams that all members have left.
+    fn sweep_teams(self: &Rc<Self>, site: Site) {
+        if self.teams.left.borrow().is_empty() {
+            return;
+        }
+        let mut all = self.teams.left.take();
+        if all.iter().any(|left| !left.gone.get()) {
+            // What this rank has under way to them has come.
+            all.iter().for_each(|left| self.tell_end(site, left));
+            self.quiet_at(site);
+            for left in all.iter().filter(|left| !left.gone.replace(true)) {
+                let notice = Notice::Add { offset: left.words[2], value: 1 };
+                left.far.iter().for_each(|&to| self.send_notice(site, At::guarded(to, 0), &[], notice));
+            }
+        }
+        all.retain(|left| {
+            let deserted = left.rest.is_deserted();
+            if deserted {
+                left.blocks.iter().for_each(|&block| _ = self.seat.give_for_team(block));
+                self.own_use.set(self.own_use.get() - left.bytes);
+            }
+            !deserted
+        });
+        self.teams.left.borrow_mut().extend(all);
+    }
+}

@@ -1,0 +1,163 @@
+//! Barriers of teams that are not the job's.
+//!
+//! Members arrive in a hall ([`Hall`](partage_conduit::coll::Hall)) and wait until all have. If any of them came with a tag, or with a number to be
+//! reduced, all know it then, and tell each other theirs: a plain barrier costs nothing for what it does not have.
+
+use super::Team;
+use crate::coll::Engine;
+use crate::fail;
+use crate::job::Inner;
+use crate::team::Rank;
+use partage_conduit::barrier::Tag;
+use partage_conduit::record::Site;
+use partage_conduit::reference::ARRIVED;
+use partage_conduit::shm::coll::BARRIERS;
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+
+/// Bytes of a place in the program that are told.
+const PLACE: usize = 128;
+
+/// What a member knows of its team's barriers.
+#[derive(Debug, Default)]
+pub(super) struct Door {
+    /// How many it has come to.
+    times: Cell<u64>,
+    /// How many members came with tags to even and to odd ones: all, and those of this node.
+    seen: [Cell<[u64; 2]>; 2],
+}
+
+impl Door {
+    pub fn times(&self) -> u64 {
+        self.times.get()
+    }
+}
+
+/// An arrival at a team's barrier.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Came {
+    nth: u64,
+    tag: Tag,
+    aux: u64,
+}
+
+/// Where a member waits.
+struct Waits<'a> {
+    site: Site,
+    engine: &'a Engine,
+}
+
+impl fmt::Display for Waits<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (of a team of {}: for all to come)", self.site, self.engine.desk.ranks())
+    }
+}
+
+impl Engine {
+    /// Arrives in the hall for barriers; so many of this node's were seen to have tags at barriers like this.
+    fn come(&self, inner: &Rc<Inner>, site: Site, odd: bool, tagged: bool, seen_here: u64) {
+        let (hall, n) = (self.desk.hall(BARRIERS), self.desk.ranks() as u64);
+        let (others, here) = self.elsewhere();
+        if others.is_empty() {
+            if tagged {
+                hall.tag(odd, 1);
+            }
+            if (hall.arrive(1) + 1).is_multiple_of(n) {
+                self.desk.ring_all();
+            }
+            return;
+        }
+        if tagged {
+            hall.tag_here(odd);
+        }
+        if (hall.arrive_here() + 1).is_multiple_of(here) {
+            let tags = hall.tags(odd)[1] - seen_here;
+            hall.tag(odd, tags);
+            hall.arrive(here);
+            self.desk.ring_all();
+            let what = [self.desk.barriers_offset(), here, tags, odd.into()];
+            for &first in others {
+                inner.request(site, Rank(first), ARRIVED, bytemuck::bytes_of(&what), &[]);
+            }
+        }
+    }
+
+    fn have_come(&self, nth: u64) -> bool {
+        self.desk.hall(BARRIERS).arrivals() >= (nth + 1) * self.desk.ranks() as u64
+    }
+
+    /// A member that will not come to this barrier any more.
+    fn stays_away(&self, nth: u64) -> Option<usize> {
+        (0..self.desk.ranks()).find(|&m| (1..=nth + 1).contains(&self.desk.left(m).barriers.get()))
+    }
+}
+
+impl Team {
+    /// Says that this member has come.
+    pub(super) fn come(&self, door: &Door, tag: Tag, aux: u64, site: Site) -> Came {
+        let nth = door.times.get();
+        let odd = nth % 2 == 1;
+        let tagged = tag != Tag::Plain || aux != u64::MAX;
+        self.group.engine.come(&self.inner, site, odd, tagged, door.seen[usize::from(odd)].get()[1]);
+        door.times.set(nth + 1);
+        Came { nth, tag, aux }
+    }
+
+    /// Have all come?
+    pub(super) fn have_come(&self, came: &Came) -> bool {
+        self.group.engine.have_come(came.nth)
+    }
+
+    /// Waits for all; the smallest `aux` and the value that was given, if anybody came with something.
+    pub(super) fn leave(&self, door: &Door, came: Came, site: Site) -> Option<(u64, Option<u64>)> {
+        let (inner, engine, nth) = (&self.inner, &self.group.engine, came.nth);
+        if !engine.have_come(nth) {
+            let away = || engine.stays_away(nth);
+            let waited = inner.wait_saying(|| Waits { site, engine }, || engine.have_come(nth) || away().is_some());
+            if waited.is_err() {
+                inner.unless_over(waited);
+                return None;
+            }
+            if let (false, Some(m)) = (engine.have_come(nth), away()) {
+                engine.is_left_by(inner, site, m);
+            }
+        }
+        let odd = nth % 2 == 1;
+        let now = engine.desk.hall(BARRIERS).tags(odd);
+        let before = door.seen[usize::from(odd)].replace(now);
+        (now[0] != before[0]).then(|| self.compare_tags(came, site))
+    }
+
+    /// Some came with tags, or with numbers: all tell all.
+    #[cold]
+    fn compare_tags(&self, Came { tag, aux, .. }: Came, site: Site) -> (u64, Option<u64>) {
+        let (kind, value) = tag.encode();
+        let all = self.gather_words(site, [kind, value, aux]);
+        let tag = |m: usize| Tag::decode(all[m][0], all[m][1]);
+        let all_members = 0..all.len();
+        let first = all_members.clone().find(|&m| tag(m) != Tag::Plain).unwrap_or(0);
+        if let Some(other) = all_members.clone().find(|&m| !tag(m).agrees(tag(first))) {
+            let who = [first.min(other), first.max(other)];
+            self.members_disagree(who.map(|m| (m, tag(m))), site);
+        }
+        let aux = all.iter().map(|words| words[2]).min().unwrap_or(u64::MAX);
+        (aux, if let Tag::Value(v) = tag(first) { Some(v) } else { None })
+    }
+
+    /// All members come here with the same two, tell each other where they are, and say the same.
+    #[cold]
+    fn members_disagree(&self, who: [(usize, Tag); 2], site: Site) -> ! {
+        let mut text = [0; PLACE / 8];
+        let words = site.to_string();
+        let end = &words.as_bytes()[words.len().saturating_sub(PLACE)..];
+        bytemuck::cast_slice_mut(&mut text)[..end.len()].copy_from_slice(end);
+        let places = self.gather_words(site, text);
+        let [a, b] = who.map(|(m, tag)| {
+            let place: &[u8] = bytemuck::cast_slice(&places[m]);
+            let place = String::from_utf8_lossy(&place[..place.iter().position(|&b| b == 0).unwrap_or(PLACE)]);
+            format!("{} came to {tag} ({place})", self.group.engine.rank_of(m))
+        });
+        fail::end_with(format!("the ranks disagree, in a team of {}: {a}, {b}", self.size()));
+    }
+}
