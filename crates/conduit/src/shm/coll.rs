@@ -26,7 +26,7 @@ use crate::wait::{Bell, Sleepers};
 use std::mem::offset_of;
 use std::sync::Arc;
 
-/// How many collectives ahead lines are asked for: a store to a line that is not here makes its fence wait for it.
+/// How many collectives ahead lines are asked for: a store to a line that is not here holds up all that come after it.
 pub const AHEAD: usize = 2;
 
 /// The hall for barriers.

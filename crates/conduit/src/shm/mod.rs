@@ -264,8 +264,7 @@ impl Node {
         // A node is known by its first process.
         let nodes: Vec<usize> = outcomes.iter().map(|o| o.1.first().map_or(0, |&p| p as usize)).collect();
         node.ranks = Ranks::new(&counts, &nodes, me);
-        let light = |&p: &u32| told[p as usize].light > u64::from(node.cores == Cores::Shared);
-        crate::sync::be_light(outcomes[me].1.iter().all(light));
+        crate::sync::be_light(are_light(outcomes[me].1.iter().map(|&p| &told[p as usize]), node.cores));
         if node.ranks.nodes() > 1 {
             let whereabouts: Vec<_> = told.iter().map(|h| h.network).collect();
             let net = Net::attach(&node, &config.network, &whereabouts, exchange)?;
@@ -750,6 +749,11 @@ fn judge_cores(told: &[Hello], me: usize) -> Cores {
     if own { Cores::Own } else { Cores::Shared }
 }
 
+/// Are signals light on a node of these processes?
+fn are_light<'h>(mut of_node: impl Iterator<Item = &'h Hello>, cores: Cores) -> bool {
+    of_node.all(|h| h.light > u64::from(cores == Cores::Shared))
+}
+
 fn mask_of(cores: &[usize]) -> [u64; 16] {
     let mut mask = [0; 16];
     for c in cores.iter().filter(|&&c| c < 1024) {
@@ -843,6 +847,21 @@ pub(crate) mod tests {
         assert_eq!(reach.get::<u64>(At { rank: 0, offset: 4100 }), None, "not aligned");
         assert!(reach.write(At { rank: 0, offset: 4096 }, &vec![0; 11 << 20]).is_err());
         assert!(reach.write(At { rank: 0, offset: END }, &[]).is_ok(), "nothing, at the very end");
+    }
+
+    #[test]
+    fn one_process_that_needs_fences_is_enough() {
+        let light = |said: &[u64], cores| {
+            let told: Vec<_> = said.iter().map(|&light| Hello { light, ..Zeroable::zeroed() }).collect();
+            are_light(told.iter(), cores)
+        };
+        for said in [[1, 1], [1, 2], [2, 2]] {
+            assert!(light(&said, Cores::Own), "{said:?}");
+            assert_eq!(light(&said, Cores::Shared), said == [2, 2]);
+        }
+        for said in [[0, 0], [0, 2], [1, 0]] {
+            assert!(!light(&said, Cores::Own) && !light(&said, Cores::Shared), "{said:?}");
+        }
     }
 
     #[test]
