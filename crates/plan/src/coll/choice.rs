@@ -16,7 +16,7 @@
 //! The first rule that fits is taken. It fits if the operation is the one, all conditions hold, a block has `from` bytes
 //! or more and `to` or less, and the algorithm has plans for such a call; so rules may name what is best first, whatever
 //! it cannot do. If none fits, it is flat, pushed or pulled as the buffers ask. A block is what a rank has or gets from
-//! each. [`name`] says what an algorithm is called.
+//! each, or a vector. [`name`] says what an algorithm is called.
 //!
 //! `broadcast.all:0-256:last;256-16k:flat:split;16k-:flat:pull` takes the last to arrive up to 256 bytes, 256 included.
 
@@ -202,6 +202,8 @@ impl Table {
         let mut long = rules.filter(|r| r.from <= bytes && r.to.is_none_or(|to| bytes <= to));
         match long.find(|r| r.algorithm.fits(op, setting) && can(&r.algorithm)) {
             Some(rule) => &rule.algorithm,
+            // Operands are combined where they land, whatever the buffers are.
+            None if op.combines() => &PUSH,
             None if PUSH.fits(op, setting) && (setting.source, setting.dest) != (Kind::Shared, Kind::Private) => &PUSH,
             None => &PULL,
         }

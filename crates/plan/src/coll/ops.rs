@@ -54,6 +54,13 @@ pub enum OpKind {
     Prefix,
 }
 
+impl OpKind {
+    /// It combines operands.
+    pub fn combines(self) -> bool {
+        matches!(self, OpKind::Reduce | OpKind::AllReduce | OpKind::Prefix)
+    }
+}
+
 impl Op {
     /// Where the block of another rank goes that this one need not know of.
     pub const UNKNOWN: usize = usize::MAX;
@@ -83,7 +90,7 @@ impl Op {
 
     /// It combines operands.
     pub fn combines(&self) -> bool {
-        matches!(self, Op::Reduce { .. } | Op::AllReduce | Op::Prefix { .. })
+        self.kind().combines()
     }
 }
 

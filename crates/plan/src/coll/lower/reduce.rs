@@ -234,7 +234,7 @@ impl Lowering<'_> {
         };
         let scratch = |span: Span| span.buffer == Buffer::Scratch;
         let got = way == Way::Pull;
-        let fresh = got && !(value == Place::Own && !scratch(src));
+        let fresh = got && (value != Place::Own || scratch(src));
         Some(Passed {
             peer,
             way,
