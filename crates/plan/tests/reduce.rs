@@ -44,6 +44,7 @@ fn flows(ranks: usize) -> Vec<Flow> {
         Leader(None),
         Leader(Some(ranks - 1)),
         Last,
+        Coop(4),
     ]
 }
 
@@ -61,7 +62,7 @@ fn shapes(ranks: usize, (len, grain): (usize, usize), (source, dest): (Kind, Kin
     for (op, flow) in ops(ranks).iter().flat_map(|op| flows(ranks).into_iter().map(move |flow| (op, flow))) {
         let nodes = if matches!(flow, Flow::Nodes(..)) { &maps[..] } else { &[None] };
         // Who does it all passes no messages.
-        let ways = if matches!(flow, Flow::Leader(_) | Flow::Last) { &WAYS[..1] } else { &WAYS };
+        let ways = if flow.touches_all() { &WAYS[..1] } else { &WAYS };
         let with = |way| nodes.iter().flat_map(move |nodes| [true, false].map(|ordered| (way, nodes, ordered)));
         for (&way, nodes, ordered) in ways.iter().flat_map(with) {
             for sync in syncs() {
@@ -137,7 +138,7 @@ fn reductions_of_all_vectors_are_right() {
                 assert!(longest <= shape.message(), "{longest} of {} of {shape:?}", shape.message());
                 let most = once.plans.iter().map(|p| p.scratch).max().unwrap_or(0);
                 assert!(most <= shape.scratch(), "{most} of {} of {shape:?}", shape.scratch());
-                let direct = matches!(shape.flow, Flow::Flat | Flow::Slices | Flow::Leader(_) | Flow::Last);
+                let direct = matches!(shape.flow, Flow::Flat | Flow::Slices) || shape.flow.touches_all();
                 let known = direct && shape.len > ranks && (shape.source == shape.dest || !shape.in_place);
                 let known = known && shape.op != (Op::Prefix { exclusive: true });
                 assert!(!known || (most > 0) == (shape.scratch() > 0), "{most} of {} of {shape:?}", shape.scratch());

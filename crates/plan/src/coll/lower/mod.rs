@@ -53,6 +53,7 @@ impl Shape {
         match self.flow {
             Flow::Leader(leader) => lowering.leader(self.leads(leader)),
             Flow::Last => lowering.last(),
+            Flow::Coop(_) => lowering.coop(),
             _ if self.op.combines() => lowering.reduction(&acts(self, me)?),
             flow => lowering.by_scheme(&flow.moves(self, me)?),
         }
@@ -68,7 +69,9 @@ impl Shape {
         let flow = match (self.scheme, self.flow) {
             (scheme, _) if self.op.combines() && scheme != Scheme::Fused => false,
             // One rank's steps depend on all others having entered: that is not what `My` says.
-            (Scheme::Fused, Flow::Leader(_) | Flow::Last) => shared && self.sync.0 != In::My && known && !swaps,
+            (Scheme::Fused, Flow::Leader(_) | Flow::Last | Flow::Coop(_)) => {
+                shared && self.sync.0 != In::My && known && !swaps
+            }
             // What is overwritten has been sent, or copied to where it is got from, in these orders and ways.
             (Scheme::Fused, Flow::Flat | Flow::Xor) if swaps => matches!(self.way, Way::Pull | Way::Mail),
             (Scheme::Fused, _) => !swaps && (shared || self.way != Way::Split),
@@ -394,7 +397,7 @@ impl<'a> Lowering<'a> {
     /// The whole operation, and the release.
     fn all(&mut self) -> Vec<Step> {
         let shape = self.shape;
-        let mut steps = if shape.op.combines() { self.all_combined() } else { vec![] };
+        let mut steps = if shape.op.combines() { self.all_combined(0..shape.len) } else { vec![] };
         for from in 0..shape.ranks {
             for to in 0..shape.ranks {
                 let blocks = shape.between(from, to);
