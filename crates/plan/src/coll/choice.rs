@@ -215,8 +215,8 @@ const PUSH: Algorithm = Algorithm { flow: Flow::Flat, way: Way::Push, scheme: Sc
 const PULL: Algorithm = Algorithm { way: Way::Pull, ..PUSH };
 
 impl Algorithm {
-    /// Does it have plans for such a call, if its shape says on which nodes ranks are, and where those matter, ordered operands
-    /// included, nodes have [intervals of them](Nodes::are_intervals)?
+    /// Does it have plans for such a call, if its shape says on which nodes ranks are? Between nodes, ordered operands also ask
+    /// that those have [intervals](Nodes::are_intervals) of ranks, which only [`Shape::fits`] knows.
     pub fn fits(&self, op: OpKind, setting: &Setting) -> bool {
         let Setting { ranks, sync, source, dest, in_place, ordered, .. } = *setting;
         let op = match op {

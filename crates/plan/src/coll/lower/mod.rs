@@ -17,6 +17,8 @@
 //! has entered, hence ended the plan before. It is got from by ranks of which each has said, or shown by arriving, that
 //! it is done, before the plan ends.
 //!
+//! A reduction passes partial results instead of blocks, by the same rules: [`reduce`].
+//!
 //! Nobody can tell `All` from `My` where source and destination are private: it is `My` there.
 
 mod gmtu;
