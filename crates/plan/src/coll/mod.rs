@@ -3,7 +3,7 @@
 //! Each choice has one place, and any may be combined with any other that [`Shape::plan`] accepts:
 //!
 //! - [`ops`]: the operation, as what each rank has before and must have after.
-//! - [`flow`]: who passes which block to whom, in which order; [`flow::reduce`]: who combines what. A new algorithm is one
+//! - [`flow`]: who passes which block to whom, in which order; or who combines what. A new algorithm is one
 //!   short file there.
 //! - `lower`: how a block passes ([`Way`]), in what memory ([`Kind`]), and what that needs of [`In`] and [`Out`].
 //! - `room`: how much scratch that needs, and how long its messages are.

@@ -13,7 +13,7 @@ mod bruck;
 mod direct;
 mod dissemination;
 mod nodes;
-pub mod reduce;
+pub(super) mod reduce;
 mod ring;
 mod scatter_gather;
 mod tree;

@@ -72,7 +72,7 @@ pub fn acts(shape: &Shape, me: usize) -> Option<Vec<(usize, Act)>> {
     Some(list.list)
 }
 
-/// How many slots a flow takes, each for all of a vector, or for [one part](Shape::slot_is_part).
+/// How many slots a flow takes, each for all of a vector, or for one part.
 pub fn slots(shape: &Shape) -> usize {
     let p = shape.ranks;
     // What is put lands somewhere; what is got or sent is combined at once.
