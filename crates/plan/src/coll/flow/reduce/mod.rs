@@ -38,7 +38,6 @@ pub enum Place {
 
 /// What a rank does with one part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "the words on a variant name its fields")]
 pub enum Act {
     /// Sends what it has at `value`, which the receiver has at `there`, unless it combines it at once. It is a `result` that
     /// is not combined any more, or it is not.
