@@ -64,6 +64,8 @@ fn names_mean_what_they_say() {
         ("dissemination", of(Flow::Dissemination, Way::Push), "dissemination:push"),
         ("doubling:mail", of(Flow::Doubling, Way::Mail), "doubling:mail"),
         ("slices:split", of(Flow::Slices, Way::Split), "slices:split"),
+        ("coop", of(Flow::Coop(16 << 10), Way::Push), "coop@16k"),
+        ("coop@4k", of(Flow::Coop(4 << 10), Way::Push), "coop@4k"),
         ("chain", of(Flow::Chain(1), Way::Push), "chain:push"),
         ("chain/8:pull", Algorithm { pieces: 8, ..of(Flow::Chain(1), Way::Pull) }, "chain/8:pull"),
         ("leader", of(Flow::Leader(None), Way::Push), "leader"),
@@ -91,7 +93,7 @@ fn names_mean_what_they_say() {
 
 #[test]
 fn wrong_names_are_said_in_one_line() {
-    let flows = "flat, pairwise, xor, ring, dissemination, bruck, doubling, chain, slices, leader, last, tree2, scatter-gather2, nodes2, nodes2x4, 000:…";
+    let flows = "flat, pairwise, xor, ring, dissemination, bruck, doubling, chain, slices, coop, leader, last, tree2, scatter-gather2, nodes2, nodes2x4, 000:…";
     for (name, says) in [
         ("", &*format!("\"\" is no algorithm: {flows}")),
         ("tre2", flows),
@@ -119,6 +121,7 @@ fn wrong_names_are_said_in_one_line() {
         ("ring/0", "1 or more"),
         ("ring/x", "1 or more"),
         ("last:pull", "has no way"),
+        ("coop/2", "in one piece"),
         ("leader/2", "in one piece"),
         ("scatter-gather2/4", "as many pieces as ranks"),
         ("slices/4", "as many pieces as ranks"),
@@ -257,8 +260,17 @@ fn what_is_chosen_has_plans() {
     // No rule of the built-in table is read wrongly.
     let built_in = Table::default().to_string();
     assert_eq!(built_in.parse(), Ok(Table::default()));
-    let some =
-        ["leader", "last", "flat:mail", "flat:split", "nodes2:push", "slices:split", "slices:pull", "chain/16:push"];
+    let some = [
+        "leader",
+        "last",
+        "flat:mail",
+        "flat:split",
+        "nodes2:push",
+        "slices:split",
+        "slices:pull",
+        "coop@16k",
+        "chain/16:push",
+    ];
     assert!(some.iter().all(|&a| seen.contains(a)), "{seen:?}");
 }
 

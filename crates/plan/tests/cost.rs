@@ -75,6 +75,25 @@ fn what_is_dearer() {
     dearer("000:static", "000:dynamic", &Op::Gather { root: 0 }, 16, 4096);
 }
 
+#[test]
+fn reductions() {
+    let message = |len: f64| 2.0 * NEAR.overhead + NEAR.latency + len * (NEAR.byte + MACHINE.combine);
+    // One operand lands where the other is combined with it.
+    about(time(&of("tree2", Op::Reduce { root: 0 }, 2, 1000, (In::No, Out::No))), message(1000.0));
+    about(time(&of("chain", Op::Prefix { exclusive: false }, 5, 1000, (In::No, Out::No))), 4.0 * message(1000.0));
+    let dearer = |a: &str, b: &str, op: &Op, ranks: usize, len: usize| {
+        let [x, y] = [a, b].map(|name| time(&of(name, op.clone(), ranks, len, ALL)));
+        assert!(x > y, "{a} {x}, {b} {y}");
+    };
+    dearer("flat", "doubling", &Op::AllReduce, 128, 8);
+    dearer("ring", "doubling", &Op::AllReduce, 128, 8);
+    dearer("doubling", "ring", &Op::AllReduce, 128, 1 << 20);
+    dearer("doubling", "slices", &Op::AllReduce, 128, 1 << 20);
+    dearer("chain", "chain/16", &Op::Reduce { root: 3 }, 16, 1 << 20);
+    dearer("tree2", "chain/16", &Op::Reduce { root: 3 }, 16, 1 << 20);
+    dearer("chain", "dissemination", &Op::Prefix { exclusive: true }, 128, 8);
+}
+
 /// Sixteen ranks on each of eight nodes, dealt in turn, so that a tree of ranks is nearly all between nodes.
 #[test]
 fn nodes_matter() {

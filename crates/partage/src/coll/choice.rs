@@ -35,7 +35,7 @@ impl Key {
         let small = [op as u64, sync.0 as u64, sync.1 as u64, source as u64, dest as u64, bits];
         let what = small.iter().fold(algorithm.into(), |all: u64, one| all << 8 | one);
         // Only permutations have a source, and only reductions a grain.
-        let other = if reduces(op) { grain } else { from };
+        let other = if op.combines() { grain } else { from };
         Key { what, ends: u64::from(root) | u64::from(other) << 32, len: len as u64 }
     }
 
@@ -70,8 +70,8 @@ impl Key {
         Call {
             op,
             root: self.root(),
-            from: if reduces(op) { UNKNOWN } else { other },
-            grain: if reduces(op) { other } else { 1 },
+            from: if op.combines() { UNKNOWN } else { other },
+            grain: if op.combines() { other } else { 1 },
             len: self.len as usize,
             sync: (find_in(byte(1)), find_out(byte(2))),
             source: kind(3),
@@ -82,12 +82,6 @@ impl Key {
             algorithm: (self.what >> 48) as u16,
         }
     }
-}
-
-/// Are elements combined?
-#[inline(always)]
-pub(super) fn reduces(op: OpKind) -> bool {
-    matches!(op, OpKind::Reduce | OpKind::AllReduce | OpKind::Prefix)
 }
 
 /// A call, as far as plans depend on it.
@@ -378,7 +372,7 @@ mod tests {
                     for bits in 0..8 {
                         let [in_place, exclusive, ordered] = [1, 2, 4].map(|bit| bits & bit != 0);
                         let (root, algorithm, len) = (i as u32 * 77, 500 * i as u16, 1 << 40);
-                        let (from, grain) = if reduces(op) { (UNKNOWN, 24) } else { (UNKNOWN - i as u32, 1) };
+                        let (from, grain) = if op.combines() { (UNKNOWN, 24) } else { (UNKNOWN - i as u32, 1) };
                         let call = Call {
                             op,
                             root,

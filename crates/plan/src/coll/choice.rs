@@ -16,7 +16,7 @@
 //! The first rule that fits is taken. It fits if the operation is the one, all conditions hold, a block has `from` bytes
 //! or more and `to` or less, and the algorithm has plans for such a call; so rules may name what is best first, whatever
 //! it cannot do. If none fits, it is flat, pushed or pulled as the buffers ask. A block is what a rank has or gets from
-//! each. [`name`] says what an algorithm is called.
+//! each, or a vector. [`name`] says what an algorithm is called.
 //!
 //! `broadcast.all:0-256:last;256-16k:flat:split;16k-:flat:pull` takes the last to arrive up to 256 bytes, 256 included.
 
@@ -150,11 +150,11 @@ impl Table {
         gather_all.node.all:0-256:last;256-:flat:push \
         exchange.node.all:0-256:last;256-512k:flat:push;512k-:flat:pull \
         permute.node.all:0-256:last;256-:flat:push \
-        all_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-:slices:split \
+        all_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-512k:coop@16k;512k-:slices:split \
         all_reduce.node.all:0-1k:last;1k-:slices:split \
-        reduce.node.all.two:0-1k:leader;1k-16k:flat:pull;16k-:slices:split \
+        reduce.node.all.two:0-1k:leader;1k-16k:flat:pull;16k-:coop@16k \
         reduce.node.all:0-1k:last;1k-:slices:split \
-        prefix_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-:slices:split \
+        prefix_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-512k:coop@16k;512k-:slices:split \
         prefix_reduce.node.all:0-1k:last;1k-:slices:split \
         all_reduce.node.cores.more:0-256:doubling:mail \
         prefix_reduce.node.cores.more:0-256:dissemination:mail \
@@ -212,6 +212,8 @@ impl Table {
         let mut long = rules.filter(|r| r.from <= bytes && r.to.is_none_or(|to| bytes <= to));
         match long.find(|r| r.algorithm.fits(op, setting) && can(&r.algorithm)) {
             Some(rule) => &rule.algorithm,
+            // Operands are combined where they land, whatever the buffers are.
+            None if op.combines() => &PUSH,
             None if PUSH.fits(op, setting) && (setting.source, setting.dest) != (Kind::Shared, Kind::Private) => &PUSH,
             None => &PULL,
         }
@@ -226,8 +228,8 @@ impl Algorithm {
     /// Every block straight to where it must be, got by its receiver.
     pub const PULL: Algorithm = PULL;
 
-    /// Does it have plans for such a call, if its shape says on which nodes ranks are, and where those matter, ordered operands
-    /// included, nodes have [intervals of them](Nodes::are_intervals)?
+    /// Does it have plans for such a call, if its shape says on which nodes ranks are? Between nodes, ordered operands also ask
+    /// that those have [intervals](Nodes::are_intervals) of ranks, which only [`Shape::fits`] knows.
     pub fn fits(&self, op: OpKind, setting: &Setting) -> bool {
         self.shape(op, setting, 0).fits()
     }

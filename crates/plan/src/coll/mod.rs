@@ -3,7 +3,7 @@
 //! Each choice has one place, and any may be combined with any other that [`Shape::plan`] accepts:
 //!
 //! - [`ops`]: the operation, as what each rank has before and must have after.
-//! - [`flow`]: who passes which block to whom, in which order; [`flow::reduce`]: who combines what. A new algorithm is one
+//! - [`flow`]: who passes which block to whom, in which order; or who combines what. A new algorithm is one
 //!   short file there.
 //! - `lower`: how a block passes ([`Way`]), in what memory ([`Kind`]), and what that needs of [`In`] and [`Out`].
 //! - `room`: how much scratch that needs, and how long its messages are.
@@ -16,7 +16,7 @@
 //!
 //! - A rank runs its steps in order. [`Step`] says what each one means.
 //! - A collective in flight has a *context*: scratch memory on each rank, counts of signals for each pair of ranks and
-//!   each [`Signal`], a count of arrivals, a count of releases. Counts only grow. The numbers in a plan count from what
+//!   each [`Signal`], a count of arrivals, one of releases, one of claims. Counts only grow. The numbers in a plan count from what
 //!   [`Plan::totals`] of the plans before it in this context amount to, so nothing is ever reset.
 //! - A rank ends a plan before it begins the next one in the same context. Collectives that overlap have different
 //!   contexts: the `e`-th has context `e` modulo their number.
@@ -230,6 +230,9 @@ pub enum Step {
     Meet { n: usize },
     /// Arrives; the last rank to do so does these steps.
     Last { steps: Vec<Step> },
+    /// Claims the first of these lists of steps that no rank has claimed, and does it; and so on, until there is none. It waits for
+    /// nobody.
+    Claim { chunks: Vec<Vec<Step>> },
     /// Releases all ranks.
     Release,
     /// Waits for the release.
@@ -254,6 +257,8 @@ pub struct Totals {
     pub arrivals: usize,
     /// Releases.
     pub releases: usize,
+    /// Lists of steps that were claimed, by whomever.
+    pub claims: usize,
     /// Signals to this rank: from whom, of which kind, how many.
     pub signals: Vec<(usize, Signal, usize)>,
 }

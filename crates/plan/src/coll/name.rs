@@ -3,14 +3,15 @@
 //! ```text
 //! algorithm = flow [ "/" pieces ] [ ":" way ] [ "@" packet ] | "000:" baseline [ "@" packet ]
 //! flow      = "flat" | "pairwise" | "xor" | "tree"k | "ring" | "dissemination" | "bruck" | "scatter-gather"k
-//!           | "doubling" | "chain" | "slices" | "nodes"k [ "x" leaders ] | "leader" [ rank ] | "last"
+//!           | "doubling" | "chain" | "slices" | "coop" | "nodes"k [ "x" leaders ] | "leader" [ rank ] | "last"
 //! way       = "push" | "pull" | "split" | "mail"
 //! baseline  = "naive-push" | "naive-pull" | "reference-push" | "reference-pull" | "straight-push" | "spanning-tree" | "xor"
 //!           | "ring" | "registered" | "dynamic" | "static"
 //! ```
 //!
 //! Not said: one piece; push. `pieces` are those of a broadcast or of a `chain`, one behind the other. A `packet` is a size (`16k`):
-//! longer blocks pass in parts of so many bytes. `leader` and `last` have no way, for one rank touches all data;
+//! longer blocks pass in parts of so many bytes; of `coop`, ranks claim so many at a time (16k if not said). `leader`,
+//! `last` and `coop` have no way, for one rank touches all data;
 //! `scatter-gather` and `slices` have as many pieces as there are ranks.
 //!
 //! Baselines are those of GMTU's report (see `lower/gmtu.rs` and [`Scheme`]). The last three are GMTU with its three kinds
@@ -120,6 +121,9 @@ const BASELINES: &Words<(Flow, Way, Scheme)> = &[
 /// How long the buffers of [`Scheme::Static`] may be.
 const BUFFER: (usize, usize) = (8 << 10, 64 << 10);
 
+/// What is claimed at a time, if nothing is said.
+const CHUNK: usize = 16 << 10;
+
 const FLOWS: &Words<Flow> = &[
     ("flat", Flow::Flat),
     ("pairwise", Flow::Pairwise),
@@ -130,6 +134,7 @@ const FLOWS: &Words<Flow> = &[
     ("doubling", Flow::Doubling),
     ("chain", Flow::Chain(1)),
     ("slices", Flow::Slices),
+    ("coop", Flow::Coop(CHUNK)),
     ("leader", Flow::Leader(None)),
     ("last", Flow::Last),
 ];
@@ -172,6 +177,7 @@ impl fmt::Display for Flow {
             Flow::Nodes(k, leaders) => write!(f, "nodes{k}x{leaders}"),
             Flow::Leader(Some(rank)) => write!(f, "leader{rank}"),
             Flow::Chain(_) => f.write_str("chain"),
+            Flow::Coop(_) => f.write_str("coop"),
             flow => f.write_str(word(FLOWS, flow).unwrap_or_default()),
         }
     }
@@ -212,12 +218,13 @@ impl fmt::Display for Algorithm {
         if self.pieces != 1 {
             write!(f, "/{}", self.pieces)?;
         }
-        if baseline.is_none() && !matches!(self.flow, Flow::Leader(_) | Flow::Last) {
+        if baseline.is_none() && !self.flow.touches_all() {
             write!(f, ":{}", word(WAYS, self.way).unwrap_or_default())?;
         }
-        match self.packet {
-            Some(packet) => write!(f, "@{}", Size(packet)),
-            None => Ok(()),
+        match (self.flow, self.packet) {
+            (Flow::Coop(chunk), _) => write!(f, "@{}", Size(chunk)),
+            (_, Some(packet)) => write!(f, "@{}", Size(packet)),
+            (_, None) => Ok(()),
         }
     }
 }
@@ -252,14 +259,18 @@ impl FromStr for Algorithm {
         };
         let flow: Flow = flow.parse()?;
         match (flow, pieces, way) {
-            (Flow::Leader(_) | Flow::Last, _, Some(_)) => return wrong("one rank touches all data, so it has no way"),
-            (Flow::Leader(_) | Flow::Last, Some(_), _) => return wrong("one rank touches all data, in one piece"),
+            (flow, _, Some(_)) if flow.touches_all() => return wrong("one rank touches all data, so it has no way"),
+            (flow, Some(_), _) if flow.touches_all() => return wrong("one rank touches all data, in one piece"),
             (Flow::ScatterGather(_) | Flow::Slices, Some(_), _) => return wrong("it has as many pieces as ranks"),
             _ => {}
         }
         let pieces = match pieces.map_or(Ok(1), str::parse) {
             Ok(0) | Err(_) => return wrong("the number of pieces is 1 or more"),
             Ok(pieces) => pieces,
+        };
+        let (flow, packet) = match flow {
+            Flow::Coop(chunk) => (Flow::Coop(packet.unwrap_or(chunk)), None),
+            flow => (flow, packet),
         };
         Ok(Algorithm { flow, way: way.unwrap_or(Way::Push), scheme: Scheme::Fused, pieces, packet })
     }

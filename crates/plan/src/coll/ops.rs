@@ -67,6 +67,11 @@ impl OpKind {
         OpKind::AllReduce,
         OpKind::Prefix,
     ];
+
+    /// It combines operands.
+    pub fn combines(self) -> bool {
+        matches!(self, OpKind::Reduce | OpKind::AllReduce | OpKind::Prefix)
+    }
 }
 
 impl Op {
@@ -98,7 +103,7 @@ impl Op {
 
     /// It combines operands.
     pub fn combines(&self) -> bool {
-        matches!(self, Op::Reduce { .. } | Op::AllReduce | Op::Prefix { .. })
+        self.kind().combines()
     }
 }
 

@@ -13,7 +13,7 @@ mod bruck;
 mod direct;
 mod dissemination;
 mod nodes;
-pub mod reduce;
+pub(super) mod reduce;
 mod ring;
 mod scatter_gather;
 mod tree;
@@ -55,6 +55,8 @@ pub enum Flow {
     Leader(Option<usize>),
     /// The last rank to arrive does it all, in the buffers of all.
     Last,
+    /// All do it, in the buffers of all, in chunks of so many bytes that each claims as it can.
+    Coop(usize),
     /// Whichever GMTU takes for the operation in this scheme; a shape has that one instead.
     Gmtu,
 }
@@ -74,6 +76,11 @@ pub struct Move {
 }
 
 impl Flow {
+    /// Who does it, or a part of it, does that in the buffers of all.
+    pub fn touches_all(self) -> bool {
+        matches!(self, Flow::Leader(_) | Flow::Last | Flow::Coop(_))
+    }
+
     /// Is it one for the operation?
     pub fn serves(self, shape: &Shape) -> bool {
         match self {
@@ -85,7 +92,7 @@ impl Flow {
             Flow::Ring => matches!(shape.op, Op::Broadcast { .. } | Op::GatherAll),
             Flow::Dissemination => shape.op == Op::GatherAll,
             Flow::Bruck => shape.op == Op::Exchange,
-            Flow::Doubling | Flow::Chain(_) | Flow::Slices => false,
+            Flow::Doubling | Flow::Chain(_) | Flow::Slices | Flow::Coop(_) => false,
             Flow::Nodes(k, leaders) => {
                 k > 1 && leaders > 0 && shape.nodes.is_some() && !matches!(shape.op, Op::Permute { .. })
             }
@@ -103,6 +110,7 @@ impl Flow {
             (Flow::Tree(k), _) => k > 1 && !prefix,
             (Flow::Chain(pieces), _) => pieces > 0,
             (Flow::Slices, _) => true,
+            (Flow::Coop(chunk), _) => chunk > 0,
             (Flow::Doubling, _) => all,
             // It combines in the order of ranks, but does not begin with the first.
             (Flow::Ring, _) => all && !shape.ordered,

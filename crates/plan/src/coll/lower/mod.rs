@@ -17,6 +17,8 @@
 //! has entered, hence ended the plan before. It is got from by ranks of which each has said, or shown by arriving, that
 //! it is done, before the plan ends.
 //!
+//! A reduction passes partial results instead of blocks, by the same rules: [`reduce`].
+//!
 //! Nobody can tell `All` from `My` where source and destination are private: it is `My` there.
 
 mod gmtu;
@@ -53,6 +55,7 @@ impl Shape {
         match self.flow {
             Flow::Leader(leader) => lowering.leader(self.leads(leader)),
             Flow::Last => lowering.last(),
+            Flow::Coop(_) => lowering.coop(),
             _ if self.op.combines() => lowering.reduction(&acts(self, me)?),
             flow => lowering.by_scheme(&flow.moves(self, me)?),
         }
@@ -68,7 +71,9 @@ impl Shape {
         let flow = match (self.scheme, self.flow) {
             (scheme, _) if self.op.combines() && scheme != Scheme::Fused => false,
             // One rank's steps depend on all others having entered: that is not what `My` says.
-            (Scheme::Fused, Flow::Leader(_) | Flow::Last) => shared && self.sync.0 != In::My && known && !swaps,
+            (Scheme::Fused, Flow::Leader(_) | Flow::Last | Flow::Coop(_)) => {
+                shared && self.sync.0 != In::My && known && !swaps
+            }
             // What is overwritten has been sent, or copied to where it is got from, in these orders and ways.
             (Scheme::Fused, Flow::Flat | Flow::Xor) if swaps => matches!(self.way, Way::Pull | Way::Mail),
             (Scheme::Fused, _) => !swaps && (shared || self.way != Way::Split),
@@ -394,7 +399,7 @@ impl<'a> Lowering<'a> {
     /// The whole operation, and the release.
     fn all(&mut self) -> Vec<Step> {
         let shape = self.shape;
-        let mut steps = if shape.op.combines() { self.all_combined() } else { vec![] };
+        let mut steps = if shape.op.combines() { self.all_combined(0..shape.len) } else { vec![] };
         for from in 0..shape.ranks {
             for to in 0..shape.ranks {
                 let blocks = shape.between(from, to);

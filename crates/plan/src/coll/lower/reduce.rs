@@ -7,8 +7,11 @@
 //! - the result, if others put it there, or get it, and it is private: it is copied in the end;
 //! - the flow's slots.
 //!
-//! Which of them there are all ranks know. What is put is combined where it has landed; what is got is combined as it is
+//! Which of them there are all ranks know. Others put to a place at most once in a plan, and its rank changes it only
+//! after that, so that [what makes scratch safe](super) does so here. What is put is combined where it has landed; what is got is combined as it is
 //! got, and a letter as it is taken.
+
+use std::ops::Range;
 
 use super::super::flow::reduce::{Act, Place, slots};
 use super::super::{Buffer, Flow, In, Kind, Op, Out, Shape, Signal, Span, Step, Way};
@@ -70,17 +73,25 @@ impl Shape {
 
     /// No rank's plan of a reduction needs more scratch.
     pub(in super::super) fn reduction_scratch(&self) -> usize {
-        let alone = |rank: usize| self.alone(rank) * self.len;
+        let alone = |rank: usize| self.alone(rank) * self.chunk().min(self.len);
         match self.flow {
             _ if self.ranks == 1 => 0,
             Flow::Leader(leader) => alone(self.leads(leader)),
-            // If it is not the root that is last, or the last rank, it is another.
-            Flow::Last => (0..self.ranks.min(4)).chain([self.ranks - 1]).map(alone).max().unwrap_or(0),
+            // Of these, one needs most: some are not the root, and one has another's operands before its own.
+            Flow::Last | Flow::Coop(_) => (0..self.ranks.min(4)).chain([self.ranks - 1]).map(alone).max().unwrap_or(0),
             _ => self.slots_at() + slots(self) * self.slot_len(),
         }
     }
 
-    /// How many vectors the rank that does it all has in scratch.
+    /// How much of a vector is done at a time, if one rank does all of that.
+    fn chunk(&self) -> usize {
+        match self.flow {
+            Flow::Coop(chunk) => (chunk / self.grain * self.grain).max(self.grain),
+            _ => self.len,
+        }
+    }
+
+    /// How many vectors, or chunks of them, the rank that does it all has in scratch.
     fn alone(&self, rank: usize) -> usize {
         match self.op {
             Op::Prefix { exclusive: true } => 1 + usize::from(self.in_place && self.ranks > 2),
@@ -234,7 +245,7 @@ impl Lowering<'_> {
         };
         let scratch = |span: Span| span.buffer == Buffer::Scratch;
         let got = way == Way::Pull;
-        let fresh = got && !(value == Place::Own && !scratch(src));
+        let fresh = got && (value != Place::Own || scratch(src));
         Some(Passed {
             peer,
             way,
@@ -314,15 +325,35 @@ impl Lowering<'_> {
         self.step(Step::Combine { from, src, dst, before });
     }
 
-    /// The whole reduction, by this rank, in the memory of all: operands from the first rank's on.
-    pub fn all_combined(&mut self) -> Vec<Step> {
-        let (shape, me, p, len) = (self.shape, self.me, self.shape.ranks, self.shape.len);
+    /// All combine, chunk by chunk. Who has arrived in the end has done what it claimed.
+    pub fn coop(&mut self) {
+        let (shape, (enter, leave)) = (self.shape, self.shape.sync);
+        if enter == In::All {
+            self.arrive();
+            self.meet();
+        }
+        let begins = (0..shape.len).step_by(shape.chunk());
+        let chunks: Vec<Vec<Step>> =
+            begins.map(|at| self.all_combined(at..(at + shape.chunk()).min(shape.len))).collect();
+        self.plan.totals.claims = chunks.len();
+        if !chunks.is_empty() {
+            self.step(Step::Claim { chunks });
+        }
+        if leave != Out::No {
+            self.arrive();
+            self.meet();
+        }
+    }
+
+    /// The reduction of these bytes, by this rank, in the memory of all: operands from the first rank's on.
+    pub fn all_combined(&mut self, bytes: Range<usize>) -> Vec<Step> {
+        let (shape, me, p, len) = (self.shape, self.me, self.shape.ranks, bytes.len());
         if len == 0 {
             return vec![];
         }
-        self.plan.scratch = if p > 1 { shape.alone(me) * len } else { 0 };
+        self.plan.scratch = if p > 1 { self.plan.scratch.max(shape.alone(me) * len) } else { 0 };
         let span = |buffer, at| Span { buffer, at, len };
-        let (src, dst) = (|r: usize| shape.origin(r).1, span(Buffer::Dest, 0));
+        let (src, dst) = (|r: usize| span(shape.origin(r).1.buffer, bytes.start), span(Buffer::Dest, bytes.start));
         let slot = |i: usize| span(Buffer::Scratch, i * len);
         let combine = |from: usize, dst: Span, before: bool| Step::Combine { from, src: src(from), dst, before };
         let mut steps = vec![];

@@ -142,6 +142,11 @@ impl World<'_> {
                     steps.iter().for_each(|step| _ = self.step(me, step));
                 }
             }
+            // Ranks take turns.
+            Step::Claim { ref chunks } => {
+                let mine = chunks.iter().skip(me).step_by(self.shape.ranks);
+                mine.flatten().for_each(|step| _ = self.step(me, step));
+            }
             Step::Meet { n } => match self.arrivals.get(n - 1) {
                 Some(&(count, at)) if count == self.shape.ranks => self.hear(me, at + self.widest().latency),
                 _ => return false,

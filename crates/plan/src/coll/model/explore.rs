@@ -1,6 +1,7 @@
 //! All states that can be reached. See [the module above](super).
 //!
-//! What is tried in every order: entering, every touch of memory, and arriving where the last to arrive has more to do.
+//! What is tried in every order: entering, every touch of memory, claiming, and arriving where the last to arrive has more
+//! to do.
 //! All else is done at once: signals, arrivals, and waits that are over only let others go on, and nobody has to; to
 //! return is worst when it is early.
 
@@ -53,6 +54,8 @@ enum At {
     Step(usize),
     /// In the steps of the last to arrive.
     Inner(usize, usize),
+    /// In the steps of a chunk that it has claimed.
+    Chunk(usize, usize, usize),
     Returned,
 }
 
@@ -82,6 +85,8 @@ struct State {
     arrived: Vec<usize>,
     /// By collective.
     released: Vec<bool>,
+    /// By collective.
+    claimed: Vec<usize>,
 }
 
 impl World<'_> {
@@ -94,6 +99,7 @@ impl World<'_> {
             mail: BTreeMap::new(),
             arrived: vec![0; self.runs.len() * self.ranks],
             released: vec![false; self.runs.len()],
+            claimed: vec![0; self.runs.len()],
         }
     }
 
@@ -119,6 +125,15 @@ impl World<'_> {
                 Step::Last { steps } if inner < steps.len() => (&steps[inner], At::Inner(at, inner + 1)),
                 _ => {
                     state.at[i] = At::Step(at + 1);
+                    return true;
+                }
+            },
+            At::Chunk(at, chunk, inner) => match &r.plans[rank].steps[at] {
+                Step::Claim { chunks } if inner < chunks[chunk].len() => {
+                    (&chunks[chunk][inner], At::Chunk(at, chunk, inner + 1))
+                }
+                _ => {
+                    state.at[i] = At::Step(at);
                     return true;
                 }
             },
@@ -184,6 +199,10 @@ impl World<'_> {
                         Step::Last { steps } => (&steps[inner], At::Inner(at, inner + 1)),
                         _ => continue,
                     },
+                    At::Chunk(at, chunk, inner) => match &r.plans[rank].steps[at] {
+                        Step::Claim { chunks } => (&chunks[chunk][inner], At::Chunk(at, chunk, inner + 1)),
+                        _ => continue,
+                    },
                     _ => continue,
                 };
                 let mut new = state.clone();
@@ -228,6 +247,13 @@ impl World<'_> {
                         }
                         let data = mail.remove(0);
                         self.combine(&mut new, by, dst, before, &data)?;
+                    }
+                    Step::Claim { ref chunks } => {
+                        let (chunk, At::Step(at)) = (state.claimed[run], state.at[i]) else { continue };
+                        if chunk < chunks.len() {
+                            new.claimed[run] += 1;
+                            new.at[i] = At::Chunk(at, chunk, 0);
+                        }
                     }
                     Step::Last { .. } => {
                         new.arrived[i] += 1;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::cells::Cells;
 use super::values::{NOTHING, Value, Values};
-use super::{Place, Run};
+use super::{Place, Run, claims};
 use crate::coll::{Buffer, In, Kind, Out, Plan, Shape, Signal, Span, Step};
 
 /// What a node is.
@@ -73,8 +73,8 @@ struct Draft {
 }
 
 impl<'a> Graph<'a> {
-    /// The graph where `last[i]` is the last to arrive in the `i`-th collective.
-    pub fn new(runs: &'a [Run], last: &[usize], without: Option<Place>) -> Result<Graph<'a>, String> {
+    /// The graph where `choice[i]` is the last to arrive in the `i`-th collective, or says who claims what.
+    pub fn new(runs: &'a [Run], choice: &[usize], without: Option<Place>) -> Result<Graph<'a>, String> {
         let ranks = runs[0].shape.ranks;
         let contexts = runs.iter().map(|r| r.context + 1).max().unwrap_or(0);
         let mut draft = Draft {
@@ -104,9 +104,15 @@ impl<'a> Graph<'a> {
                 for (i, step) in steps.enumerate() {
                     let place = Place { run, rank, step: i };
                     at = draft.step(place, r.context, step, at, &mut reads);
-                    if let (Step::Last { steps }, true) = (step, last[run] == rank) {
+                    if let (Step::Last { steps }, true) = (step, choice[run] == rank) {
                         draft.lasts.push((run, at));
                         for inner in steps {
+                            at = draft.step(place, r.context, inner, at, &mut reads);
+                        }
+                    }
+                    if let Step::Claim { chunks } = step {
+                        let claimed = chunks.iter().enumerate().filter(|&(c, _)| claims(choice[run], ranks, rank, c));
+                        for inner in claimed.flat_map(|(_, steps)| steps) {
                             at = draft.step(place, r.context, inner, at, &mut reads);
                         }
                     }
@@ -326,6 +332,7 @@ impl Draft {
                 self.taken[pair].push((node, first..first + 1));
             }
             Step::Arrive | Step::Last { .. } => self.arrivals[context * self.ranks + rank].push((run, node)),
+            Step::Claim { .. } => {}
             Step::Release => self.releases[run] = Some(node),
             Step::Wait { .. } | Step::Meet { .. } | Step::Released => self.waits.push((node, place, step.clone())),
         }
@@ -474,6 +481,7 @@ fn describe(runs: &[Run], at: Place, words: &str) -> String {
     let mut line = format!("collective {run} ({op:?}), rank {rank}, step {step}");
     match &plan.steps[step] {
         Step::Last { .. } => line += " (Last)",
+        Step::Claim { .. } => line += " (Claim)",
         step => _ = write!(line, " ({step:?})"),
     }
     format!("{line} {words}")

@@ -3,7 +3,8 @@
 //! [`check`] decides by a graph of what happens before what. Its nodes are entering, steps, a put's read, its arrival,
 //! a signal's taking effect, and returning. Its edges are what an engine promises (see [`crate::coll`]) and nothing
 //! else: a put is ordered by its own signal only. Steps are straight-line and each signal has one producer, so the
-//! graph is the same in all executions, but for who arrives last: there is one graph for each rank that may. Whatever
+//! graph is the same in all executions, but for who arrives last, or claims what: there is one graph for each choice. A claim
+//! orders nothing. Whatever
 //! the graph does not order can happen in either order. Checked are:
 //!
 //! - There is no cycle, and nobody waits for what never comes: no deadlock. Mail holds one message for each pair here; an
@@ -72,7 +73,7 @@ pub enum Verdict {
     Idle,
 }
 
-/// Checks collectives that each rank begins in this order, for every choice of ranks that arrive last.
+/// Checks collectives that each rank begins in this order, for every choice of ranks that arrive last, and of who claims what.
 ///
 /// # Errors
 /// What is wrong first, in words.
@@ -91,7 +92,7 @@ pub enum Verdict {
 /// assert!(model::check(&[run]).unwrap_err().contains("rank 1, step 0"));
 /// ```
 pub fn check(runs: &[Run]) -> Result<(), String> {
-    for_each_last(runs, |last| Graph::new(runs, last, None)?.check())
+    for_each_choice(runs, |choice| Graph::new(runs, choice, None)?.check())
 }
 
 /// The waits of collectives.
@@ -110,8 +111,8 @@ pub fn waits(runs: &[Run]) -> Vec<Place> {
 /// What becomes of the collectives without one wait.
 pub fn without(runs: &[Run], wait: Place) -> Verdict {
     let mut implied = true;
-    let noticed = for_each_last(runs, |last| {
-        let graph = Graph::new(runs, last, Some(wait))?;
+    let noticed = for_each_choice(runs, |choice| {
+        let graph = Graph::new(runs, choice, Some(wait))?;
         implied &= graph.implied();
         graph.check()
     });
@@ -122,16 +123,30 @@ pub fn without(runs: &[Run], wait: Place) -> Verdict {
     }
 }
 
-/// For all choices of the rank that is last in each collective where that matters.
-fn for_each_last(runs: &[Run], mut f: impl FnMut(&[usize]) -> Result<(), String>) -> Result<(), String> {
-    let open = |r: &Run| r.plans.iter().any(|p| p.steps.iter().any(|s| matches!(s, Step::Last { .. })));
-    let mut last = vec![0; runs.len()];
+/// For all choices in each collective where there is one: the rank that is last; or who claims what, a number of which
+/// [`claims`] makes sense.
+fn for_each_choice(runs: &[Run], mut f: impl FnMut(&[usize]) -> Result<(), String>) -> Result<(), String> {
+    let choices = |r: &Run| {
+        let of = |step: &Step| match step {
+            Step::Last { .. } => r.shape.ranks,
+            Step::Claim { chunks } => r.shape.ranks.pow(chunks.len() as u32),
+            _ => 1,
+        };
+        r.plans.iter().flat_map(|p| &p.steps).map(of).max().unwrap_or(1)
+    };
+    let choices: Vec<usize> = runs.iter().map(choices).collect();
+    let mut choice = vec![0; runs.len()];
     loop {
-        f(&last)?;
-        let Some(i) = (0..runs.len()).find(|&i| open(&runs[i]) && last[i] + 1 < runs[i].shape.ranks) else {
+        f(&choice)?;
+        let Some(i) = (0..runs.len()).find(|&i| choice[i] + 1 < choices[i]) else {
             return Ok(());
         };
-        last[i] += 1;
-        last[..i].fill(0);
+        choice[i] += 1;
+        choice[..i].fill(0);
     }
+}
+
+/// Does `rank` claim this chunk? Each digit of the choice is a rank.
+fn claims(choice: usize, ranks: usize, rank: usize, chunk: usize) -> bool {
+    choice / ranks.pow(chunk as u32) % ranks == rank
 }

@@ -119,7 +119,8 @@ impl Values {
                 self.has(run, rank, &memory[cells.range(run, rank, origin)], &[rank], true)?;
             }
             // To the last bit, who does it makes no difference.
-            let first_first = matches!(shape.flow, Flow::Flat | Flow::Slices | Flow::Leader(_) | Flow::Last);
+            let first_first =
+                matches!(shape.flow, Flow::Flat | Flow::Slices | Flow::Leader(_) | Flow::Last | Flow::Coop(_));
             for (i, &value) in result.iter().enumerate().filter(|_| !operands.is_empty()) {
                 let all = operands.iter().map(|&r| self.of((run, r, i)));
                 let wanted = match shape.op {

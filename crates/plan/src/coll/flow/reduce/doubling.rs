@@ -20,7 +20,7 @@ pub fn all_reduce(acts: &mut Acts) {
     let swaps = p.ilog2() as usize;
     let more = p - (1 << swaps);
     let handed = |rank: usize| rank < 2 * more && rank % 2 == 1;
-    let keeps = |rank: usize| rank < 2 * more && rank % 2 == 0;
+    let keeps = |rank: usize| rank < 2 * more && rank.is_multiple_of(2);
     // Letters have been read when they are sent, so what was sent may be changed.
     let mail = shape.way == Way::Mail;
     // What a rank has before its `j`-th swap, and after the last.

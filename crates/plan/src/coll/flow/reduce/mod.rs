@@ -38,7 +38,6 @@ pub enum Place {
 
 /// What a rank does with one part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "the words on a variant name its fields")]
 pub enum Act {
     /// Sends what it has at `value`, which the receiver has at `there`, unless it combines it at once. It is a `result` that
     /// is not combined any more, or it is not.
@@ -72,7 +71,7 @@ pub fn acts(shape: &Shape, me: usize) -> Option<Vec<(usize, Act)>> {
     Some(list.list)
 }
 
-/// How many slots a flow takes, each for all of a vector, or for [one part](Shape::slot_is_part).
+/// How many slots a flow takes, each for all of a vector, or for one part.
 pub fn slots(shape: &Shape) -> usize {
     let p = shape.ranks;
     // What is put lands somewhere; what is got or sent is combined at once.

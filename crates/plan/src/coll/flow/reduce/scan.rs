@@ -28,8 +28,7 @@ pub fn chain(acts: &mut Acts, exclusive: bool) {
         acts.part = part;
         let (here, last) = (lands(exclusive), me + 1 == p);
         match (me, exclusive) {
-            (0, false) => acts.copy(Place::Own, Place::Result),
-            (0, true) => {}
+            (0, _) => {}
             (_, false) if shape.in_place => {
                 acts.copy(Place::Own, Place::Result);
                 acts.fold(me - 1, passed(me - 1), here, Place::Result, true);
@@ -51,6 +50,9 @@ pub fn chain(acts: &mut Acts, exclusive: bool) {
         }
         if !last {
             acts.send(me + 1, passed(me), lands(exclusive));
+        }
+        if me == 0 && !exclusive {
+            acts.copy(Place::Own, Place::Result);
         }
     }
 }
