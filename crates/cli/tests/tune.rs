@@ -218,6 +218,26 @@ fn what_cannot_be_tuned_is_said() {
     ended.failed(1, &["/proc/profile"]);
 }
 
+/// What is not given is measured, and so is what the model says.
+#[test]
+fn the_model_is_compared() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("SKIPPED: two cores are needed to measure");
+        return;
+    }
+    let model = |args: &str| program(partage()).args(["bench", "model", "--json"]).args(args.split_whitespace()).end();
+    let ended = model("--ranks 8 --bytes 8 --only gather --gap 12345");
+    assert_eq!(ended.code, 0, "{ended:#?}");
+    let machine = ended.out.lines().next().unwrap();
+    assert!(machine.contains(r#""gap":12345,"#) && !machine.contains("NaN") && !machine.contains("inf"), "{machine}");
+    let ended = model("--validate --only permute --bytes 8");
+    assert_eq!(ended.code, 0, "{ended:#?}");
+    for ranks in [2, 4, 8, 16] {
+        let name = format!(r#"{{"name":"permute/8/{ranks}","algorithm":"flat:pull","predicted":"#);
+        assert!(ended.out.lines().any(|line| line.starts_with(&name) && line.contains(r#""measured":"#)), "{ended:#?}");
+    }
+}
+
 /// The model of a machine of which all is given needs no rank.
 #[test]
 fn the_model_says_what_would_be() {
