@@ -176,7 +176,7 @@ pub enum Found {
 
 /// Looks for the profile.
 pub fn find() -> Found {
-    let asked = std::env::var_os(VARIABLE).is_some();
+    let asked = std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty());
     let Some(path) = path() else { return Found::Nowhere };
     match read(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !asked => Found::Missing(path),

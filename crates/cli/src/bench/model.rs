@@ -10,7 +10,7 @@
 //! `--validate` measures the same here and says how far off the model is.
 
 use super::coll::cells::{Mode, Operation, size};
-use super::coll::sampler::{Sampler, What};
+use super::coll::sampler::{Sampler, Samples, What};
 use super::coll::stage::MOST_RANKS;
 use super::measure::median;
 use super::ranks::now_ns;
@@ -22,7 +22,7 @@ use partage::coll::Algorithm;
 use partage::prelude::*;
 use partage_conduit::topology;
 use partage_plan::coll::model::{Link, Machine, cost};
-use partage_plan::coll::{Kind, Nodes, Op, OpKind, Setting};
+use partage_plan::coll::{Kind, Nodes, Op, OpKind, Setting, Step};
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
@@ -275,12 +275,13 @@ pub fn rank(out: &Path) -> i32 {
 fn numbers(job: &Job) -> partage::Result<Numbers> {
     const ROUNDS: usize = 41;
     const PINGS: u32 = 200;
-    const BURST: usize = 8;
-    const STREAM: usize = 64;
+    /// As many words as a letter has.
+    const BURST: usize = 7;
+    const STREAM: usize = 16;
     const LONG: usize = 1 << 20;
     let me = job.rank().0;
     let mut times: [Vec<f64>; 6] = Default::default();
-    let mut word = [0u64; STREAM];
+    let mut words = [0u64; BURST];
     let mut long = job.array::<u64>(Layout::per_rank(LONG / 8))?;
     let mut own = (vec![1u8; LONG], vec![2u8; LONG]);
     let micros = |start: u64| (now_ns() - start) as f64 / 1e3;
@@ -289,23 +290,25 @@ fn numbers(job: &Job) -> partage::Result<Numbers> {
         job.barrier();
         let start = now_ns();
         for i in 0..PINGS {
-            let ping = job.broadcast(&mut word[..1]).root(TeamRank(i % 2)).sync(In::My, Out::My);
+            let ping = job.broadcast(&mut words[..1]).root(TeamRank(i % 2)).sync(In::My, Out::My);
             ping.algorithm("flat:mail").run();
         }
         times[0].push(micros(start) / f64::from(PINGS));
-        // Eight letters that nobody waits for: in eight calls, and in one.
-        for (which, calls, len, name) in [(1, BURST, 1, "flat:mail"), (2, 1, BURST, "flat/8:mail")] {
+        // Seven letters that nobody waits for: in seven calls, and in one.
+        for (which, calls, len, name) in [(1, BURST, 1, "flat:mail"), (2, 1, BURST, "flat/7:mail")] {
             job.barrier();
             let start = now_ns();
             for _ in 0..calls {
-                job.broadcast(&mut word[..len]).sync(In::No, Out::No).algorithm(name).run();
+                job.broadcast(&mut words[..len]).sync(In::No, Out::No).algorithm(name).run();
             }
             times[which].push(micros(start));
         }
         // As many as go through.
         job.barrier();
         let start = now_ns();
-        job.broadcast(&mut word[..STREAM]).sync(In::My, Out::My).algorithm("flat/64:mail").run();
+        for _ in 0..STREAM {
+            job.broadcast(&mut words).sync(In::My, Out::My).algorithm("flat/7:mail").run();
+        }
         job.barrier();
         times[3].push(micros(start) / STREAM as f64);
         // All bytes, there and back.
@@ -323,13 +326,20 @@ fn numbers(job: &Job) -> partage::Result<Numbers> {
         }
     }
     let [ping, calls, letters, stream, put, copied] = times.map(|all| median(all).unwrap_or(0.0));
-    // Eight calls have seven more beginnings than one, and as many letters.
+    // Seven calls have six more beginnings than one, and as many letters.
     let call = ((calls - letters) / (BURST - 1) as f64).max(0.0);
     let overhead = ((letters - call) / BURST as f64).max(0.0);
     let latency = (ping - call - 2.0 * overhead).max(0.0);
+    let gap = ((stream - call) / BURST as f64).max(0.0);
     let len = LONG as f64;
-    Ok(Numbers { call, latency, overhead, gap: stream, byte: (put - ping).max(0.0) / len, copy: copied / len })
+    Ok(Numbers { call, latency, overhead, gap, byte: (put - ping).max(0.0) / len, copy: copied / len })
 }
+
+/// How long it takes in microseconds, and whether all plans were computed.
+type Answer = (f64, bool);
+
+/// An algorithm, and its times by lengths.
+type Row = (String, Vec<Option<Answer>>);
 
 /// A call whose time is asked for.
 #[derive(Clone, Copy)]
@@ -369,8 +379,8 @@ impl Question {
         candidates(self.ranks).chain(far).filter(can).collect()
     }
 
-    /// How long it takes in microseconds, and whether all plans were computed.
-    fn answer(&self, algorithm: &Algorithm, known: &Known) -> Option<(f64, bool)> {
+    /// By this algorithm, if it can.
+    fn answer(&self, algorithm: &Algorithm, known: &Known) -> Option<Answer> {
         if self.steps(algorithm)? <= MOST_STEPS {
             return Some((self.computed(algorithm, known)?, true));
         }
@@ -398,7 +408,9 @@ impl Question {
     /// How many steps all plans have, about: the root's, and those of another rank that has many.
     fn steps(&self, algorithm: &Algorithm) -> Option<usize> {
         let shape = self.shape(algorithm);
-        let of = |rank: usize| shape.plan(rank).map(|plan| plan.steps.len());
+        // Every rank has the steps of the last one, which may be it.
+        let count = |step: &Step| if let Step::Last { steps } = step { 1 + steps.len() } else { 1 };
+        let of = |rank: usize| shape.plan(rank).map(|plan| plan.steps.iter().map(count).sum::<usize>());
         let others = [1, self.ranks / 2, self.ranks - 1].into_iter().map(of).collect::<Option<Vec<_>>>()?;
         Some(of(0)? + (self.ranks - 1) * others.into_iter().max()?)
     }
@@ -450,7 +462,7 @@ fn predict(options: &Options, operations: &[Operation], known: &Known) -> Result
                 let fits = ask(bytes).algorithms().contains(algorithm);
                 fits.then(|| ask(bytes).answer(algorithm, known)).flatten()
             };
-            let row: Vec<Option<(f64, bool)>> = options.bytes.iter().map(answer).collect();
+            let row: Vec<Option<Answer>> = options.bytes.iter().map(answer).collect();
             if options.json {
                 for (bytes, (us, exact)) in options.bytes.iter().zip(&row).filter_map(|(b, t)| Some((b, (*t)?))) {
                     let name = operation.name();
@@ -471,13 +483,13 @@ fn predict(options: &Options, operations: &[Operation], known: &Known) -> Result
     Ok(())
 }
 
-fn table(rows: &[(String, Vec<Option<(f64, bool)>>)], bytes: &[usize]) -> Table {
+fn table(rows: &[Row], bytes: &[usize]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_BORDERS_ONLY);
     table.set_header(std::iter::once("bytes".to_string()).chain(bytes.iter().map(|b| b.to_string())));
     let best = |i: usize| rows.iter().filter_map(|(_, row)| row[i]).map(|t| t.0).fold(f64::INFINITY, f64::min);
     for (name, row) in rows {
-        let cell = |(i, time): (usize, &Option<(f64, bool)>)| match *time {
+        let cell = |(i, time): (usize, &Option<Answer>)| match *time {
             None => "–".to_string(),
             Some((us, exact)) => {
                 let marks = [if us == best(i) { "*" } else { "" }, if exact { "" } else { "~" }];
@@ -601,8 +613,8 @@ mod tests {
             let algorithm: Algorithm = name.parse().unwrap();
             for bytes in [8, 4096] {
                 let time = |ranks| ask(operation, ranks, 1, bytes).computed(&algorithm, &KNOWN).unwrap();
-                let points: Vec<(f64, f64)> = [16, 32, 64, 128].map(|n| (n as f64, time(n))).to_vec();
-                let (there, far) = (time(512), continued(&points, 512.0).unwrap());
+                let points: Vec<(f64, f64)> = [8, 16, 32, 64].map(|n| (n as f64, time(n))).to_vec();
+                let (there, far) = (time(192), continued(&points, 192.0).unwrap());
                 assert!((far / there - 1.0).abs() < 0.1, "{operation:?} by {name}, {bytes}: {far}, not {there}");
             }
         }

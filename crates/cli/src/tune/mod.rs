@@ -16,7 +16,7 @@ mod judge;
 mod work;
 
 use crate::bench::coll::cells::{Operation, size};
-use crate::bench::coll::sampler::{Fit, Sampler, What};
+use crate::bench::coll::sampler::{Fit, Sampler, Samples, What};
 use crate::bench::coll::stage::MOST_RANKS;
 use crate::bench::{digits, say_if_disturbed, ticks};
 use cells::{Cell, LENGTHS, algorithms, names};
@@ -178,7 +178,7 @@ impl Tuner {
                 }
                 bar.set_message(format!("{} {}", cell.head(), cell.bytes));
                 bar.tick();
-                let outcome = self.measure(&mut sampler, cell, &names, (self.deadline - now) / left as u32)?;
+                let outcome = contest(&mut sampler, &self.from, cell, &names, (self.deadline - now) / left as u32)?;
                 self.work.push(outcome)?;
                 left -= 1;
                 bar.inc(1);
@@ -187,58 +187,6 @@ impl Tuner {
         }
         bar.finish_and_clear();
         Ok(true)
-    }
-
-    /// One cell, in about so much time.
-    fn measure(&self, sampler: &mut Sampler, cell: &Cell, names: &[String], time: Duration) -> Result<Outcome, String> {
-        let start = Instant::now();
-        let [incumbent, built_in] = [&self.from, &Table::default()].map(|table| cell.choice(table).to_string());
-        let Cell { operation, bytes, mode, private, .. } = *cell;
-        let mut field: Vec<Candidate> = vec![];
-        for algorithm in algorithms(cell, &[&self.from, &Table::default()]) {
-            let name = algorithm.to_string();
-            let number = names.iter().position(|n| *n == name).ok_or("an algorithm that no job knows")?;
-            let what = What { operation, bytes, mode, private, algorithm: number };
-            let (fit, times) = sampler.fit(&what)?;
-            field.push(Candidate {
-                stays: name == incumbent || name == built_in,
-                name,
-                what,
-                fit,
-                rounds: vec![times],
-            });
-        }
-        drop_hopeless(&mut field, HOPELESS[0]);
-        field.iter_mut().for_each(|c| c.rounds.clear());
-        for round in 0..ROUNDS {
-            take_turns(sampler, &mut field, round % 2 == 1)?;
-            drop_hopeless(&mut field, HOPELESS[1]);
-        }
-        let best = |field: &[Candidate]| {
-            let least = field.iter().min_by(|a, b| cost(&medians(&a.rounds)).total_cmp(&cost(&medians(&b.rounds))));
-            least.map_or(String::new(), |c| c.name.clone())
-        };
-        let best = best(&field);
-        field.retain(|c| c.stays || c.name == best);
-        field.iter_mut().for_each(|c| c.rounds.clear());
-        for round in 0..FINALS.1 {
-            if round >= FINALS.0 && start.elapsed() > time || field.len() == 1 && round > 0 {
-                break;
-            }
-            take_turns(sampler, &mut field, round % 2 == 1)?;
-        }
-        let find = |name: &str| field.iter().find(|c| c.name == name).ok_or("a candidate that stays is gone");
-        let (old, new, reference) = (find(&incumbent)?, find(&best)?, find(&built_in)?);
-        let chosen = if beats(&new.rounds, &old.rounds) { new } else { old };
-        Ok(Outcome {
-            head: cell.head(),
-            bytes,
-            built_in,
-            built_in_us: cost(&medians(&reference.rounds)),
-            chosen: chosen.name.clone(),
-            chosen_us: cost(&medians(&chosen.rounds)),
-            ratio: judge::ratio(&chosen.rounds, &reference.rounds),
-        })
     }
 
     /// Writes the profile, and says what is new in it.
@@ -286,6 +234,58 @@ impl Tuner {
     }
 }
 
+/// Who wins a cell, if a table is in force. It takes about so much time.
+fn contest(
+    sampler: &mut impl Samples,
+    from: &Table,
+    cell: &Cell,
+    names: &[String],
+    time: Duration,
+) -> Result<Outcome, String> {
+    let start = Instant::now();
+    let [incumbent, built_in] = [from, &Table::default()].map(|table| cell.choice(table).to_string());
+    let Cell { operation, bytes, mode, private, .. } = *cell;
+    let mut field: Vec<Candidate> = vec![];
+    for algorithm in algorithms(cell, &[from, &Table::default()]) {
+        let name = algorithm.to_string();
+        let number = names.iter().position(|n| *n == name).ok_or("an algorithm that no job knows")?;
+        let what = What { operation, bytes, mode, private, algorithm: number };
+        let (fit, times) = sampler.fit(&what)?;
+        field.push(Candidate { stays: name == incumbent || name == built_in, name, what, fit, rounds: vec![times] });
+    }
+    drop_hopeless(&mut field, HOPELESS[0]);
+    field.iter_mut().for_each(|c| c.rounds.clear());
+    for round in 0..ROUNDS {
+        take_turns(sampler, &mut field, round % 2 == 1)?;
+        drop_hopeless(&mut field, HOPELESS[1]);
+    }
+    let best = |field: &[Candidate]| {
+        let least = field.iter().min_by(|a, b| cost(&medians(&a.rounds)).total_cmp(&cost(&medians(&b.rounds))));
+        least.map_or(String::new(), |c| c.name.clone())
+    };
+    let best = best(&field);
+    field.retain(|c| c.stays || c.name == best);
+    field.iter_mut().for_each(|c| c.rounds.clear());
+    for round in 0..FINALS.1 {
+        if round >= FINALS.0 && start.elapsed() > time || field.len() == 1 && round > 0 {
+            break;
+        }
+        take_turns(sampler, &mut field, round % 2 == 1)?;
+    }
+    let find = |name: &str| field.iter().find(|c| c.name == name).ok_or("a candidate that stays is gone");
+    let (old, new, reference) = (find(&incumbent)?, find(&best)?, find(&built_in)?);
+    let chosen = if beats(&new.rounds, &old.rounds) { new } else { old };
+    Ok(Outcome {
+        head: cell.head(),
+        bytes,
+        built_in,
+        built_in_us: cost(&medians(&reference.rounds)),
+        chosen: chosen.name.clone(),
+        chosen_us: cost(&medians(&chosen.rounds)),
+        ratio: judge::ratio(&chosen.rounds, &reference.rounds),
+    })
+}
+
 /// One algorithm in a cell.
 struct Candidate {
     name: String,
@@ -298,7 +298,7 @@ struct Candidate {
 }
 
 /// One round of all, in order or backwards.
-fn take_turns(sampler: &mut Sampler, field: &mut [Candidate], backwards: bool) -> Result<(), String> {
+fn take_turns(sampler: &mut impl Samples, field: &mut [Candidate], backwards: bool) -> Result<(), String> {
     let n = field.len();
     for i in 0..n {
         let c = &mut field[if backwards { n - 1 - i } else { i }];
@@ -335,4 +335,73 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
         let _ = std::fs::remove_file(&new);
     }
     written.map_err(|e| format!("{}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine on which each algorithm has a time of its own in each cell, seen through noise.
+    struct Imagined {
+        jobs: usize,
+        names: Vec<String>,
+        seed: u64,
+    }
+
+    impl Imagined {
+        /// From 1 to 3 µs.
+        fn time(&self, what: &What) -> f64 {
+            let name = &self.names[what.algorithm];
+            let text = format!("{name} {:?} {} {:?} {}", what.operation, what.bytes, what.mode, what.private);
+            let hash = text.bytes().fold(7u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1);
+            1.0 + (hash >> 20) as f64 % 1000.0 / 500.0
+        }
+
+        /// Of 4 % at most, and now and then of much more.
+        fn noise(&mut self) -> f64 {
+            self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let random = (self.seed >> 40) as f64 / (1 << 24) as f64;
+            if random < 0.02 { 3.0 } else { 0.96 + 0.08 * random }
+        }
+    }
+
+    impl Samples for Imagined {
+        fn fit(&mut self, what: &What) -> Result<(Fit, Vec<f64>), String> {
+            let fit = vec![(1, 1); self.jobs];
+            let times = self.take(what, &fit)?;
+            Ok((fit, times))
+        }
+
+        fn take(&mut self, what: &What, _: &Fit) -> Result<Vec<f64>, String> {
+            let time = self.time(what);
+            Ok((0..self.jobs).map(|_| time * self.noise()).collect())
+        }
+    }
+
+    /// Whatever was in force: what comes out is no worse than the built-in table by more than noise, and no worse than what was.
+    #[test]
+    fn a_wrong_table_ends_as_the_built_in_one_or_better() {
+        let wrong: Table = "any:000:naive-push any:leader any:flat:split any:tree2:pull any:flat:pull".parse().unwrap();
+        let cells = cells::all(&cells::situations(&[2, 4, 8], 2), &Operation::ALL, &LENGTHS);
+        for (start, limit) in [(Table::empty(), 1.0), (wrong, 1.1)] {
+            let from = start.over(Table::default());
+            let mut changed = 0;
+            for cell in &cells {
+                let names = names(std::slice::from_ref(cell), &[&from, &Table::default()]);
+                let jobs = cell.situation.ranks.len();
+                let mut machine = Imagined { jobs, names: names.clone(), seed: cell.bytes as u64 };
+                let outcome = contest(&mut machine, &from, cell, &names, Duration::from_secs(60)).unwrap();
+                let Cell { operation, bytes, mode, private, .. } = *cell;
+                let time = |name: &str| {
+                    let algorithm = names.iter().position(|n| n == name).unwrap();
+                    machine.time(&What { operation, bytes, mode, private, algorithm })
+                };
+                let (now, built_in, before) =
+                    (time(&outcome.chosen), time(&outcome.built_in), time(&cell.choice(&from).to_string()));
+                assert!(now <= limit * built_in && now <= before, "{cell:?}: {outcome:?}: {now}, {built_in}, {before}");
+                changed += usize::from(outcome.chosen != outcome.built_in);
+            }
+            assert!(changed > cells.len() / 2, "{changed}");
+        }
+    }
 }

@@ -104,6 +104,8 @@ pub fn program(path: impl AsRef<OsStr>) -> Start {
             command.env_remove(name);
         }
     }
+    // Not what somebody has tuned here.
+    command.env("PARTAGE_PROFILE", "none");
     command.env(name, value).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
     Start { command, marker }
 }

@@ -35,6 +35,15 @@ pub struct What {
 /// How many calls fit into a sample, for each job.
 pub type Fit = Vec<(u64, u64)>;
 
+/// Whoever can be asked how long calls take.
+pub trait Samples {
+    /// How many calls fit, and about how long one takes in each job, in microseconds.
+    fn fit(&mut self, what: &What) -> Result<(Fit, Vec<f64>), String>;
+
+    /// How long one call takes in each job, in microseconds.
+    fn take(&mut self, what: &What, fit: &Fit) -> Result<Vec<f64>, String>;
+}
+
 impl Sampler {
     /// Starts the jobs, which know these algorithms. They run as if there were neither a profile nor a table in the environment.
     pub fn start(ranks: &[usize], cores: usize, window: f64, algorithms: &[String]) -> Result<Sampler, String> {
@@ -49,8 +58,22 @@ impl Sampler {
         Ok(Sampler { programs, ranks: ranks.to_vec(), cores, window })
     }
 
-    /// How many calls fit, and about how long one takes in each job, in microseconds.
-    pub fn fit(&mut self, what: &What) -> Result<(Fit, Vec<f64>), String> {
+    /// Tells the jobs to end.
+    pub fn end(self) -> Result<(), String> {
+        self.programs.end()
+    }
+
+    fn ask(&mut self, job: usize, what: &What, (calls, batches): (u64, u64)) -> Result<f64, String> {
+        let What { operation, bytes, mode, private, algorithm } = *what;
+        let by = By::Named(algorithm);
+        let sample = Sample { operation, bytes, mode, by, touched: false, rotating: true, private, calls, batches };
+        let asked = self.programs.ask(job, Order::Sample(sample));
+        asked.map_err(|why| format!("{} of {bytes} bytes on {} ranks: {why}", operation.name(), self.ranks[job]))
+    }
+}
+
+impl Samples for Sampler {
+    fn fit(&mut self, what: &What) -> Result<(Fit, Vec<f64>), String> {
         let (mut fit, mut times) = (vec![], vec![]);
         for job in 0..self.ranks.len() {
             let ranks = self.ranks[job] as u64;
@@ -73,21 +96,7 @@ impl Sampler {
         Ok((fit, times))
     }
 
-    /// How long one call takes in each job, in microseconds.
-    pub fn take(&mut self, what: &What, fit: &Fit) -> Result<Vec<f64>, String> {
+    fn take(&mut self, what: &What, fit: &Fit) -> Result<Vec<f64>, String> {
         (0..self.ranks.len()).map(|job| self.ask(job, what, fit[job])).collect()
-    }
-
-    /// Tells the jobs to end.
-    pub fn end(self) -> Result<(), String> {
-        self.programs.end()
-    }
-
-    fn ask(&mut self, job: usize, what: &What, (calls, batches): (u64, u64)) -> Result<f64, String> {
-        let What { operation, bytes, mode, private, algorithm } = *what;
-        let by = By::Named(algorithm);
-        let sample = Sample { operation, bytes, mode, by, touched: false, rotating: true, private, calls, batches };
-        let asked = self.programs.ask(job, Order::Sample(sample));
-        asked.map_err(|why| format!("{} of {bytes} bytes on {} ranks: {why}", operation.name(), self.ranks[job]))
     }
 }

@@ -1,0 +1,280 @@
+//! `partage tune` as a user runs it, and what jobs make of the profiles that it writes.
+
+mod common;
+
+use common::*;
+use partage::prelude::*;
+use std::path::{Path, PathBuf};
+
+#[test]
+fn ranks() {
+    let Ok(case) = std::env::var("CASE") else { return };
+    partage::run(|job| {
+        let mut data = [job.rank().0; 100];
+        if case == "waits" && job.rank() == Rank(1) {
+            job.println("ready");
+            job.wait_until(|| false);
+        }
+        job.broadcast(&mut data).root(TeamRank(1)).run();
+        assert_eq!(data, [1; 100]);
+        job.barrier();
+    });
+}
+
+/// A folder of this test, which goes with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let path = std::env::temp_dir().join(format!("partage-tune-{}", unique()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A profile that holds here, with these rules.
+    fn profile(&self, rules: &[&str]) -> PathBuf {
+        let rules: Vec<_> = rules.iter().map(|rule| (rule.to_string(), String::new())).collect();
+        let text = partage::profile::Profile::text(&partage::profile::Made::now(), &rules);
+        let path = self.file("made");
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn tune(folder: &Folder, args: &str) -> Start {
+    let start = program(partage()).arg("tune").args(args.split_whitespace());
+    start.env("TMPDIR", &folder.0).env("PARTAGE_PROFILE", folder.file("deep/er/profile"))
+}
+
+fn info(profile: impl AsRef<Path>, table: Option<&str>) -> String {
+    let mut start = program(partage()).arg("info").env("PARTAGE_PROFILE", profile.as_ref());
+    if let Some(table) = table {
+        start = start.env("PARTAGE_COLL", table);
+    }
+    start.end().succeeded().into()
+}
+
+/// Two and three ranks, a word and more, from a table that nobody would want.
+#[test]
+fn a_profile_is_written_and_used() {
+    let folder = Folder::new();
+    let path = folder.file("deep/er/profile");
+    let ended = tune(&folder, "--operations permute --ranks 2,3 --bytes 8,1k --quick --from any:000:naive-push").end();
+    assert_eq!(ended.code, 0, "{ended:#?}");
+    assert!(ended.out.contains("of 12 cells have another algorithm than the built-in one"), "{}", ended.out);
+    assert!(ended.err.contains("tune: permute.node."), "{}", ended.err);
+    let profile = partage::profile::Profile::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert!(profile.table.entries().all(|entry| entry.starts_with("permute.node.")), "{}", profile.table);
+    assert!(!folder.file("deep/er/profile.part").exists());
+    let text = info(&path, None);
+    assert!(text.contains(&format!("{} of {}", path.display(), profile.made.date)), "{text}");
+    let count = profile.table.entries().count();
+    assert!(text.contains(&format!("in force: {count} entries")), "{text}");
+    assert_eq!(text.lines().filter(|line| line.trim_end().ends_with(" profile")).count(), count, "{text}");
+}
+
+/// Rules for what is not measured stay.
+#[test]
+fn a_profile_keeps_the_rest() {
+    let folder = Folder::new();
+    let path = folder.profile(&["gather.node:ring/3", "permute.node.cores.two.all.shared:tree7"]);
+    let output = path.to_str().unwrap();
+    let ended = tune(&folder, &format!("--operations permute --ranks 2 --bytes 8 --quick --output {output}")).end();
+    assert_eq!(ended.code, 0, "{ended:#?}");
+    let profile = partage::profile::Profile::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let entries: Vec<String> = profile.table.entries().collect();
+    assert!(entries.contains(&"gather.node:ring/3:push".into()), "{entries:?}");
+    assert!(!entries.iter().any(|entry| entry.contains("tree7")), "{entries:?}");
+}
+
+#[test]
+fn a_run_that_was_killed_goes_on() {
+    let folder = Folder::new();
+    let part = folder.file("deep/er/profile.part");
+    let args = "--operations permute --ranks 2 --bytes 8,16,32,64 --quick";
+    let running = tune(&folder, args).start();
+    let lines = || std::fs::read_to_string(&part).unwrap_or_default().lines().count();
+    while lines() < 4 {
+        assert!(running.children().len() <= 1);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    running.signal(libc::SIGKILL);
+    assert_eq!(running.wait_with(SOON).code, 137);
+    assert!(!folder.file("deep/er/profile").exists());
+    let before = lines() - 1;
+    let ended = tune(&folder, args).end();
+    let said = format!("tune: {before} of 12 cells were measured before");
+    assert!(ended.code == 0 && ended.err.contains(&said), "{ended:#?}");
+    assert!(ended.out.contains("of 12 cells have another") && !part.exists(), "{ended:#?}");
+    // Now all is measured again, and anew if that is wanted.
+    let ended = tune(&folder, "--operations permute --ranks 2 --bytes 8 --quick --fresh").end();
+    assert!(ended.code == 0 && !ended.err.contains("before"), "{ended:#?}");
+}
+
+#[test]
+fn jobs_take_what_the_profile_says() {
+    let folder = Folder::new();
+    let path = folder.profile(&["broadcast.node:tree2:pull", "any:flat:pull"]);
+    for mapping in EVERY {
+        for (table, algorithm) in [(None, ", tree2:pull, step "), (Some("broadcast:ring/5"), ", ring/5:push, step ")] {
+            let mut start = job(mapping, "waits").env("PARTAGE_PROFILE", &path);
+            if let Some(table) = table {
+                start = start.env("PARTAGE_COLL", table);
+            }
+            let running = start.start();
+            let waits = |line: &str| line.contains("waiting in broadcast at ") && line.contains(algorithm);
+            running.report_says(|text| text.lines().any(waits));
+            running.signal(libc::SIGTERM);
+            assert_eq!(running.wait().code, 143);
+        }
+        job(mapping, "goes on").env("PARTAGE_PROFILE", &path).end().succeeded();
+    }
+    let text = info(&path, Some("broadcast:ring/5"));
+    let origins: Vec<&str> = text.lines().filter_map(|line| line.trim_start().strip_prefix("broadcast")).collect();
+    let origin = |i: usize| origins[i].split_whitespace().last().unwrap();
+    assert_eq!([origin(0), origin(1), origin(2)], ["PARTAGE_COLL", "profile", "built-in"], "{text}");
+}
+
+/// The first process says which table holds, whatever the others were told.
+#[test]
+fn processes_that_were_told_different_things_agree() {
+    let folder = Folder::new();
+    folder.profile(&["broadcast:tree2"]);
+    let this = this_program();
+    let told = "PARTAGE_PROFILE=$0/made-$PMI_RANK PARTAGE_COLL=broadcast:tree$((PMI_RANK + 2)) exec \"$@\"";
+    let start = run(&["-n", "4", "sh", "-c", told]).arg(&folder.0).arg(this).args(RANKS).env("CASE", "goes on");
+    // Of the four the first complains about its file, which is not there.
+    let ended = start.end();
+    assert!(ended.code == 0 && ended.line().contains("made-0 is not used: "), "{ended:#?}");
+}
+
+#[test]
+fn a_profile_that_is_not_for_here_is_ignored_with_one_line() {
+    let folder = Folder::new();
+    let good = std::fs::read_to_string(folder.profile(&["broadcast.node:tree2:pull"])).unwrap();
+    let with = |word: &str, value: &str| {
+        let line = good.lines().find(|line| line.starts_with(word)).unwrap();
+        good.replace(line, &format!("{word} {value}"))
+    };
+    for (text, why) in [
+        (good.replace("tree2", "tre2"), "line 9: \"tre2\" is no algorithm"),
+        (good.lines().take(4).collect::<Vec<_>>().join("\n"), "it ends before `cores`"),
+        ("\u{1}\u{2}\u{fffd}".repeat(1000), "line 1 is not \"partage profile 1\""),
+        (good.replace("profile 1", "profile 7"), "it is \"partage profile 7\", and this version reads"),
+        (with("version", "0.0.3"), "it is of partage 0.0.3, and this is "),
+        (with("table", "0"), "the built-in table is another one now"),
+        (with("processor", "Z80"), "it is for Z80, and this is "),
+        (with("cores", "4321"), "it is for 4321 cores, and here are "),
+    ] {
+        let path = folder.file("bad");
+        std::fs::write(&path, text).unwrap();
+        for mapping in EVERY {
+            let ended = job(mapping, "goes on").env("PARTAGE_PROFILE", &path).end();
+            assert_eq!(ended.code, 0, "{ended:#?}");
+            let line = ended.line();
+            assert!(line.starts_with(&format!("partage: the profile {} is not used: ", path.display())), "{line}");
+            assert!(line.contains(why) && line.contains("`partage tune`"), "{why} is not in {line}");
+        }
+        let text = info(&path, None);
+        assert!(text.contains(&format!("{} is not used: ", path.display())) && text.contains(why), "{text}");
+        assert!(!text.contains("tree2:pull"), "{text}");
+    }
+    let ended = job(Processes, "goes on").env("PARTAGE_PROFILE", folder.file("nowhere")).end();
+    assert!(ended.code == 0 && ended.line().contains("nowhere is not used: No such file"), "{ended:#?}");
+    let ended = job(Processes, "goes on").env("PARTAGE_PROFILE", &folder.0).end();
+    assert!(ended.code == 0 && ended.line().contains("it is not a file"), "{ended:#?}");
+    // One that was not asked for may be missing.
+    let start = job(Processes, "goes on").env("PARTAGE_PROFILE", "").env("XDG_CONFIG_HOME", &folder.0);
+    start.end().succeeded();
+    assert!(info("none", None).contains("profile: none, as PARTAGE_PROFILE says"));
+}
+
+#[test]
+fn what_cannot_be_tuned_is_said() {
+    let folder = Folder::new();
+    for (args, why) in [
+        ("--operations brodcast", "the operations are broadcast, "),
+        ("--bytes 7", "multiple of 8"),
+        ("--ranks 1", "1 is not in 2..=64"),
+        ("--minutes 0", "give minutes"),
+        ("--from broadcast:trea2", "\"trea2\" is no algorithm"),
+    ] {
+        let ended = tune(&folder, args).end();
+        assert!(ended.code == 2 && ended.err.contains(why), "{args}: {ended:#?}");
+    }
+    let ended = tune(&folder, "").env("PARTAGE_PROFILE", "none").end();
+    ended.failed(1, &["there is no place for a profile", "--output"]);
+    let ended = tune(&folder, "--output /proc/profile").end();
+    ended.failed(1, &["/proc/profile"]);
+}
+
+/// What is not given is measured, and so is what the model says.
+#[test]
+fn the_model_is_compared() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("SKIPPED: two cores are needed to measure");
+        return;
+    }
+    let model = |args: &str| program(partage()).args(["bench", "model", "--json"]).args(args.split_whitespace()).end();
+    let ended = model("--ranks 8 --bytes 8 --only gather --gap 12345");
+    assert_eq!(ended.code, 0, "{ended:#?}");
+    let machine = ended.out.lines().next().unwrap();
+    assert!(machine.contains(r#""gap":12345,"#) && !machine.contains("NaN") && !machine.contains("inf"), "{machine}");
+    let ended = model("--validate --only permute --bytes 8");
+    assert_eq!(ended.code, 0, "{ended:#?}");
+    for ranks in [2, 4, 8, 16] {
+        let name = format!(r#"{{"name":"permute/8/{ranks}","algorithm":"flat:pull","predicted":"#);
+        assert!(ended.out.lines().any(|line| line.starts_with(&name) && line.contains(r#""measured":"#)), "{ended:#?}");
+    }
+}
+
+/// The model of a machine of which all is given needs no rank.
+#[test]
+fn the_model_says_what_would_be() {
+    let given = "--latency 500 --overhead 100 --gap 150 --bandwidth 10 --copy 20 --call 50";
+    let far = "--nodes 64 --far-latency 2000 --far-overhead 300 --far-gap 400 --far-bandwidth 5";
+    let model = |args: &str| program(partage()).args(["bench", "model"]).args(args.split_whitespace()).end();
+    let ended = model(&format!("--json --ranks 64 --bytes 8,1k {given}"));
+    let mut lines = ended.succeeded().lines();
+    let machine = r#"{"name":"machine","near":{"latency":500,"overhead":100,"gap":150,"bandwidth":10},"far":null,"copy":20,"call":50}"#;
+    assert_eq!(lines.next(), Some(machine));
+    let field = |line: &str, name: &str| -> String {
+        let (_, rest) = line.split_once(&format!(r#""{name}":"#)).unwrap_or_else(|| panic!("no {name} in {line}"));
+        rest[..rest.find([',', '}']).unwrap()].trim_matches('"').into()
+    };
+    let figures: Vec<(String, String, f64)> =
+        lines.map(|l| (field(l, "name"), field(l, "algorithm"), field(l, "value").parse().unwrap())).collect();
+    let time = |name: &str, algorithm: &str| {
+        let found = figures.iter().find(|f| f.0 == name && f.1 == algorithm);
+        found.unwrap_or_else(|| panic!("no {name} by {algorithm} in {figures:?}")).2
+    };
+    for operation in ["broadcast", "scatter", "gather", "gather_all", "exchange", "permute"] {
+        assert!(time(&format!("{operation}/1024/64"), "flat:push") > 0.5, "{operation}");
+    }
+    // 63 messages one after the other, or six.
+    assert!(time("broadcast/8/64", "tree2:push") < time("broadcast/8/64", "flat:push"));
+    let ended = model(&format!("--ranks 256 --bytes 8 --only broadcast,gather {given} {far}"));
+    let text = ended.succeeded();
+    for part in ["between nodes: latency 2000 ns", "broadcast on 256 ranks on 64 nodes", "nodes2:push", "tree4:pull"] {
+        assert!(text.contains(part), "`{part}` is not in {text}");
+    }
+    for (args, why) in [
+        ("--only reduc", "there is no operation reduc"),
+        ("--ranks 4 --nodes 5", "4 ranks cannot be on 5 nodes"),
+        ("--bandwidth 0", "a bandwidth of 0"),
+        ("--latency=-1", "not negative"),
+    ] {
+        let ended = model(args);
+        assert!(ended.code == 2 && ended.err.contains(why), "{args}: {ended:#?}");
+    }
+}
