@@ -5,7 +5,7 @@ use crate::{Case, Random, attempt, mixed, plenty, refusal};
 use partage::prelude::*;
 
 /// The cases.
-pub const CASES: [Case; 10] = [
+pub const CASES: [Case; 11] = [
     ("teams of every shape", shapes),
     ("collectives on teams", collectives),
     ("teams that overlap in ranks and in time", overlapping),
@@ -13,6 +13,7 @@ pub const CASES: [Case; 10] = [
     ("barriers of teams", barriers),
     ("arrays of teams", arrays),
     ("locks and objects of teams", others),
+    ("collectives of which only a team takes part", filters),
     ("teams that end in any order", endings),
     ("a team outlived by its array", outlived),
     ("wrong teams", wrong),
@@ -112,7 +113,8 @@ pub fn overlap(job: &Job, times: usize, random: &mut Random) {
             held.push((number, job.team(list.iter().copied())));
         }
         let (op, root, all) = (random.below(4), random.below(1000), random.below(3) == 0);
-        for (which, team) in held.iter().rev().take(if all { usize::MAX } else { 1 }) {
+        // The new one, or all, in an order that is the same everywhere.
+        for (which, team) in held.iter().filter(|(which, _)| all || *which == number) {
             let seed = |m: usize| mixed([*which, number, m as u64]);
             let (me, n) = (team.rank().index(), team.size());
             let everybody: Vec<u64> = (0..n).map(seed).collect();
@@ -262,6 +264,78 @@ fn others(job: &Job) {
     let next = team.to_job(TeamRank(((team.rank().index() + 1) % team.size()) as u32));
     ours.iter().for_each(|ours| assert_eq!(ours.rpc(next, |x, ()| *x, ()).wait(), u64::from(next.0)));
     assert_eq!(all.rpc(Rank((me.0 + 1) % n as u32), |x, ()| *x, ()).wait(), 7);
+    job.barrier();
+}
+
+/// Blocks are where they would be if all took part; those of others stay.
+fn filters(job: &Job) {
+    const N: usize = 3;
+    let (me, n) = (job.rank().index(), job.size());
+    let word = |from: usize, block: usize, k: usize| mixed([from as u64, block as u64, k as u64]);
+    let blocks = |from: usize| (0..n).flat_map(move |b| (0..N).map(move |k| word(from, b, k))).collect::<Vec<_>>();
+    let one = |from: usize| (0..N).map(|k| word(from, 0, k)).collect::<Vec<_>>();
+    let shared = |len: usize| job.array::<u64>(Layout::per_rank(len)).unwrap();
+    let (mut few, mut many, mut more) = (shared(N), shared(N * n), shared(N * n));
+    let is_in = |r: usize| r % 3 != 1;
+    let Some(team) = job.subset(|r| is_in(r.index())) else {
+        job.barrier();
+        // Nobody has touched what is mine.
+        [&few, &many, &more].iter().for_each(|a| (0..a.local_len()).for_each(|k| assert_eq!(a.cells().get(k), 0)));
+        job.barrier();
+        return;
+    };
+    let members: Vec<usize> = (0..n).filter(|&r| is_in(r)).collect();
+    let root = *members.last().expect("rank 0 at least");
+    let at = TeamRank(root as u32);
+    // What members have sent, where they would have; the rest is as it was.
+    let gathered = |old: u64, block: &dyn Fn(usize) -> Vec<u64>| {
+        (0..n).flat_map(|r| if is_in(r) { block(r) } else { vec![old; N] }).collect::<Vec<_>>()
+    };
+    let to_me = |r: usize| (0..N).map(|k| word(r, me, k)).collect::<Vec<_>>();
+
+    let (source, mut mine) = (if me == root { blocks(root) } else { vec![] }, [0; N]);
+    job.scatter(&source).root(at).to(&mut mine).filter(&team).run();
+    assert_eq!(mine.to_vec(), (0..N).map(|k| word(root, me, k)).collect::<Vec<_>>());
+    let mut all = vec![9; N * n];
+    job.gather(&one(me)).root(at).to(&mut all[..]).filter(&team).run();
+    let expected = if me == root { gathered(9, &one) } else { vec![9; N * n] };
+    assert_eq!(all, expected);
+    let mut grown = vec![];
+    job.gather_all(&one(me)).to(&mut grown).filter(&team).run();
+    assert_eq!(grown, gathered(0, &one));
+    let mut in_place = blocks(me);
+    job.exchange(&mut in_place).filter(&team).run();
+    let kept = blocks(me);
+    let expected = (0..n).flat_map(|r| if is_in(r) { to_me(r) } else { kept[r * N..][..N].to_vec() });
+    assert_eq!(in_place, expected.collect::<Vec<_>>());
+    let mut x = one(me);
+    job.broadcast(&mut x).root(at).filter(&team).run();
+    assert_eq!(x, one(root));
+    let next = |i: usize| members[(i + 1) % members.len()];
+    let place = members.iter().position(|&r| r == me).expect("a member");
+    let mut come = [0; N];
+    job.permute(&one(me), TeamRank(next(place) as u32)).to(&mut come).filter(&team).run();
+    assert_eq!(come.to_vec(), one(members[(place + members.len() - 1) % members.len()]));
+
+    // The same on arrays of the whole job.
+    few.cells().write(0, &one(me));
+    job.gather_all(&few).to(&mut many).filter(&team).run();
+    let mut part = vec![0; N * n];
+    many.cells().read(0, &mut part);
+    assert_eq!(part, gathered(0, &one));
+    many.cells().write(0, &blocks(me));
+    job.exchange(&many).to(&mut more).sync(In::My, Out::My).filter(&team).run();
+    more.cells().read(0, &mut part);
+    assert_eq!(part, gathered(0, &to_me));
+    job.broadcast(&mut few).root(at).filter(&team).run();
+    few.cells().read(0, &mut part[..N]);
+    assert_eq!(part[..N], one(root));
+    if n > 1 {
+        let not_in = TeamRank(1);
+        let said = refusal("a root that takes no part", || job.broadcast(&mut [0]).root(not_in).filter(&team).run());
+        assert!(said.contains("broadcast: member 1 is not in the filter"), "{said}");
+    }
+    job.barrier();
     job.barrier();
 }
 

@@ -43,11 +43,13 @@ mod buffer;
 mod check;
 mod choice;
 mod engine;
+mod filter;
 mod steps;
 mod value;
 
 pub use buffer::{Buffer, BufferMut, Dest, NeedsTo, Ready, Source};
 pub(crate) use engine::{Engine, Pending, Task};
+pub use filter::Filtered;
 pub use partage_plan::coll::{Algorithm, In, Out, Table};
 pub use value::Value;
 
@@ -307,7 +309,7 @@ impl<'a, T: Pod> Collective<'a, T, Ready> {
         }
         let task = Rc::new(task);
         team.inner.start_task(&team.group, task.clone());
-        Event::collective(team.another(), task, ())
+        Event::collective(team, task, ())
     }
 
     /// What it is like, without the buffers: to be done again and again. Nothing is done yet.
