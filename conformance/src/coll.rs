@@ -82,8 +82,8 @@ struct Blocks {
 }
 
 impl Call {
-    fn new(job: &Job, op: Op, n: usize, (from, into): (Kind, Option<Kind>), random: &mut Random) -> Call {
-        let size = job.size();
+    fn new(team: &Team, op: Op, n: usize, (from, into): (Kind, Option<Kind>), random: &mut Random) -> Call {
+        let size = team.size();
         let mut to: Vec<usize> = (0..size).collect();
         (1..size).for_each(|i| to.swap(i, random.below(i + 1)));
         let sync = (INS[random.below(3)], OUTS[random.below(3)]);
@@ -140,14 +140,14 @@ impl Call {
     }
 
     /// Of such a source.
-    fn of<'a, S: Source<'a>>(&self, job: &'a Job, source: S) -> Collective<'a, S::Item, S::State> {
+    fn of<'a, S: Source<'a>>(&self, team: &'a Team, source: S) -> Collective<'a, S::Item, S::State> {
         let begun = match self.op {
-            Broadcast => job.broadcast(source),
-            Scatter => job.scatter(source),
-            Gather => job.gather(source),
-            GatherAll => job.gather_all(source),
-            Exchange => job.exchange(source),
-            Permute => job.permute(source, TeamRank(self.to[job.rank().index()] as u32)),
+            Broadcast => team.broadcast(source),
+            Scatter => team.scatter(source),
+            Gather => team.gather(source),
+            GatherAll => team.gather_all(source),
+            Exchange => team.exchange(source),
+            Permute => team.permute(source, TeamRank(self.to[team.rank().index()] as u32)),
         };
         let rooted = if ROOTED.contains(&self.op) { begun.root(TeamRank(self.root as u32)) } else { begun };
         let ready = rooted.sync(self.sync.0, self.sync.1);
@@ -173,14 +173,14 @@ impl Call {
 
     /// Has the buffer these blocks?
     #[track_caller]
-    fn check<T: Pod>(&self, what: &str, me: Rank, blocks: &Blocks, all: &[T]) {
+    fn check<T: Pod>(&self, what: &str, me: TeamRank, blocks: &Blocks, all: &[T]) {
         for &[at, from, block] in &blocks.there {
             let right = are(self.seed(from, block), cast_slice(&all[at * self.n..][..self.n]));
-            assert!(right, "{me}: {what}: block {block} of rank {from} is not at {at}: {self:?}");
+            assert!(right, "{me:?}: {what}: block {block} of member {from} is not at {at}: {self:?}");
         }
         // Where nothing was to come, nothing has come.
         if blocks.there.is_empty() {
-            assert!(are(!self.key, cast_slice(all)), "{me}: {what}: was touched: {self:?}");
+            assert!(are(!self.key, cast_slice(all)), "{me:?}: {what}: was touched: {self:?}");
         }
     }
 }
@@ -236,29 +236,29 @@ impl<'p, T: Pod> Buffer<'p, T> {
         array.slice(at * size..(at + n) * size)
     }
 
-    fn source<'a>(&'a self, job: &'a Job, call: &Call) -> Collective<'a, T, NeedsTo> {
+    fn source<'a>(&'a self, team: &'a Team, call: &Call) -> Collective<'a, T, NeedsTo> {
         match self {
-            Buffer::Private(all) => call.of(job, &all[..]),
-            Buffer::Grown(all) => call.of(job, all),
-            Buffer::Array(array) => call.of(job, &**array),
-            &Buffer::Slice(array, at, n) => call.of(job, Self::slice(array, at, n, job.size())),
+            Buffer::Private(all) => call.of(team, &all[..]),
+            Buffer::Grown(all) => call.of(team, all),
+            Buffer::Array(array) => call.of(team, &**array),
+            &Buffer::Slice(array, at, n) => call.of(team, Self::slice(array, at, n, team.size())),
         }
     }
 
-    fn destination<'a, S>(&'a mut self, job: &'a Job, from: Collective<'a, T, S>) -> Collective<'a, T, Ready> {
+    fn destination<'a, S>(&'a mut self, team: &'a Team, from: Collective<'a, T, S>) -> Collective<'a, T, Ready> {
         match self {
             Buffer::Private(all) => from.to(&mut all[..]),
             Buffer::Grown(all) => from.to(all),
             Buffer::Array(array) => from.to(&mut **array),
-            &mut Buffer::Slice(array, at, n) => from.to(Self::slice(array, at, n, job.size())),
+            &mut Buffer::Slice(array, at, n) => from.to(Self::slice(array, at, n, team.size())),
         }
     }
 
-    fn in_place<'a>(&'a mut self, job: &'a Job, call: &Call) -> Collective<'a, T, Ready> {
+    fn in_place<'a>(&'a mut self, team: &'a Team, call: &Call) -> Collective<'a, T, Ready> {
         match self {
-            Buffer::Private(all) => call.of(job, &mut all[..]),
-            Buffer::Grown(all) => call.of(job, all),
-            Buffer::Array(array) => call.of(job, &mut **array),
+            Buffer::Private(all) => call.of(team, &mut all[..]),
+            Buffer::Grown(all) => call.of(team, all),
+            Buffer::Array(array) => call.of(team, &mut **array),
             Buffer::Slice(..) => unreachable!("a slice is no place"),
         }
     }
@@ -267,6 +267,8 @@ impl<'p, T: Pod> Buffer<'p, T> {
 /// Arrays that are used again and again.
 pub struct Pool<'j, T> {
     job: &'j Job,
+    /// Whose members make the calls.
+    team: &'j Team,
     /// What each rank has of each.
     room: usize,
     from: SharedArray<T>,
@@ -284,17 +286,22 @@ struct Ends<'p, T> {
 impl<'j, T: Pod> Pool<'j, T> {
     /// Collective.
     pub fn new(job: &'j Job, room: usize) -> Self {
-        let [from, into] = [(); 2].map(|_| job.array(Layout::cyclic(room * job.size())).expect("a little memory"));
-        Pool { job, room, from, into }
+        Pool::of(job, job.all(), room)
+    }
+
+    /// Collective, for a team.
+    pub fn of(job: &'j Job, team: &'j Team, room: usize) -> Self {
+        let [from, into] = [(); 2].map(|_| team.array(Layout::cyclic(room * team.size())).expect("a little memory"));
+        Pool { job, team, room, from, into }
     }
 
     /// Collective. Whatever the pool has no room for from `at` on has an array of its own.
     fn ends(&self, call: &Call, at: usize) -> Ends<'_, T> {
-        let (me, size) = (self.job.rank().index(), self.job.size());
+        let (me, size) = (self.team.rank().index(), self.team.size());
         let (mine, before, after) = (me == call.root, call.source(me, size), call.result(me, size));
         let array = |room: usize, on_root: bool| {
             let layout = if on_root { Layout::on(call.root, room) } else { Layout::per_rank(room) };
-            Buffer::Array(Box::new(self.job.array_unset(layout).expect("a little memory")))
+            Buffer::Array(Box::new(self.team.array_unset(layout).expect("a little memory")))
         };
         let Some(into) = call.into else {
             let [before, after] = call.in_place(me, size);
@@ -333,19 +340,19 @@ impl<'j, T: Pod> Pool<'j, T> {
 
     /// Makes a call, and looks at what comes of it. Barriers are only where a sync mode asks for them. `at` is where in the pool.
     fn once(&self, call: &Call, at: usize) {
-        let job = self.job;
+        let team = self.team;
         let mut ends = self.ends(call, at);
         let shared = ends.is_shared();
         if shared && call.sync.0 == In::No {
-            job.barrier();
+            team.barrier();
         }
-        ends.of(job, call).run();
+        ends.of(team, call).run();
         if shared && call.sync.1 == Out::No {
             // What is private is complete all the same.
-            ends.check_private(job, call);
-            job.barrier();
+            ends.check_private(team, call);
+            team.barrier();
         }
-        ends.check(job, call);
+        ends.check(team, call);
         // Nobody reads it any more.
         let trash = call.contents(&Blocks { room: ends.before.room, there: vec![] });
         ends.source.write(&trash);
@@ -363,7 +370,7 @@ impl<'j, T: Pod> Pool<'j, T> {
             let from = [Kind::Private, Kind::Slice][random.below(2)];
             let into = [Kind::Private, Kind::Grown, Kind::Slice, Kind::Slice][random.below(4)];
             let kinds = if random.below(5) == 0 { (Kind::Private, None) } else { (from, Some(into)) };
-            let (mut call, at) = (Call::new(self.job, op, n, kinds, random), random.below(3) * 7);
+            let (mut call, at) = (Call::new(self.team, op, n, kinds, random), random.below(3) * 7);
             if from == Kind::Slice || into == Kind::Slice {
                 call.sync = (INS[1 + random.below(2)], OUTS[1 + random.below(2)]);
             }
@@ -374,15 +381,15 @@ impl<'j, T: Pod> Pool<'j, T> {
     /// So many random calls in every sync mode, each on buffers of its own, between two barriers. What a mode lets the program do
     /// before and after a call without a barrier, it does.
     pub fn batch(&self, times: usize, most: usize, random: &mut Random) {
-        let (job, me) = (self.job, self.job.rank());
+        let (job, team, me) = (self.job, self.team, self.team.rank());
         let (mut used, mut calls) = (0, vec![]);
         for _ in 0..times {
             let most = [4, 4, most / 8, most][random.below(4)];
             let (op, n) = (OPS[random.below(6)], random.below(most + 1));
             let from = [Kind::Private, Kind::Slice, Kind::Slice][random.below(3)];
             let into = [Kind::Private, Kind::Grown, Kind::Slice, Kind::Slice][random.below(4)];
-            let call = Call::new(job, op, n, (from, Some(into)), random);
-            let room = (n + 1) * job.size();
+            let call = Call::new(team, op, n, (from, Some(into)), random);
+            let room = (n + 1) * team.size();
             if used + room <= self.room {
                 let mut ends = self.ends(&call, used);
                 if call.sync.0 != In::No {
@@ -393,7 +400,7 @@ impl<'j, T: Pod> Pool<'j, T> {
                 used += room;
             }
         }
-        job.barrier();
+        team.barrier();
         for (call, ends) in &mut calls {
             if call.sync.0 != In::No {
                 let real = call.contents(&ends.before);
@@ -401,20 +408,20 @@ impl<'j, T: Pod> Pool<'j, T> {
                     ends.source.write(&real);
                 }
             }
-            if random.below(8) == 0 && random.below(job.size()) == me.index() {
+            if random.below(8) == 0 && random.below(team.size()) == me.index() {
                 falls_behind(job, 20);
             }
-            ends.of(job, call).run();
+            ends.of(team, call).run();
             if call.sync.1 != Out::No {
-                ends.check(job, call);
+                ends.check(team, call);
                 let trash = call.contents(&Blocks { room: ends.before.room, there: vec![] });
                 ends.source.write(&trash);
             }
         }
-        job.barrier();
+        team.barrier();
         for (call, ends) in &calls {
             if call.sync.1 == Out::No {
-                ends.check(job, call);
+                ends.check(team, call);
             } else if let Some(destination) = &ends.destination {
                 call.check("the destination, later", me, &ends.after, &destination.read());
             }
@@ -424,25 +431,27 @@ impl<'j, T: Pod> Pool<'j, T> {
     /// So many random calls under way at once, in every sync mode, and other things beside them. Each rank waits for them in its own
     /// order, or does not wait.
     pub fn together(&self, times: usize, most: usize, random: &mut Random) {
-        let (job, mut own, mut used) = (self.job, random.clone(), 0);
+        let (job, team, mut own, mut used) = (self.job, self.team, random.clone(), 0);
         (0..job.rank().0).for_each(|_| _ = own.draw());
-        let (mut calls, mut besides) = (vec![], Besides::new(job));
+        // Others do not take part.
+        let mut besides = (team.size() == job.size()).then(|| Besides::new(job));
+        let mut calls = vec![];
         for _ in 0..times {
             let n = [2, 7, 40, most][random.below(4)].min(most);
             let from = [Kind::Private, Kind::Slice][random.below(2)];
             let into = [Some(Kind::Grown), Some(Kind::Private), Some(Kind::Slice), None][random.below(4)];
             let kinds = (if into.is_none() { Kind::Private } else { from }, into);
-            let call = Call::new(job, OPS[random.below(6)], n, kinds, random);
+            let call = Call::new(team, OPS[random.below(6)], n, kinds, random);
             let ends = self.ends(&call, used);
-            used += n * job.size();
+            used += n * team.size();
             calls.push((call, ends));
         }
-        job.barrier();
+        team.barrier();
         job.scope(|s| {
             let mut events = vec![];
             for (call, ends) in &mut calls {
-                events.push(ends.of(job, call).start(s));
-                if random.below(3) == 0 {
+                events.push(ends.of(team, call).start(s));
+                if let (0, Some(besides)) = (random.below(3), &mut besides) {
                     besides.something(random);
                 }
             }
@@ -461,9 +470,9 @@ impl<'j, T: Pod> Pool<'j, T> {
             }
         });
         // Out::No says that others may not be done.
-        job.barrier();
-        calls.iter().for_each(|(call, ends)| ends.check(job, call));
-        besides.end();
+        team.barrier();
+        calls.iter().for_each(|(call, ends)| ends.check(team, call));
+        besides.into_iter().for_each(Besides::end);
     }
 }
 
@@ -472,16 +481,16 @@ impl<T: Pod> Ends<'_, T> {
         self.source.is_shared() || self.destination.as_ref().is_some_and(Buffer::is_shared)
     }
 
-    fn of<'a>(&'a mut self, job: &'a Job, call: &Call) -> Collective<'a, T, Ready> {
+    fn of<'a>(&'a mut self, team: &'a Team, call: &Call) -> Collective<'a, T, Ready> {
         match &mut self.destination {
-            Some(destination) => destination.destination(job, self.source.source(job, call)),
-            None => self.source.in_place(job, call),
+            Some(destination) => destination.destination(team, self.source.source(team, call)),
+            None => self.source.in_place(team, call),
         }
     }
 
     #[track_caller]
-    fn check(&self, job: &Job, call: &Call) {
-        let me = job.rank();
+    fn check(&self, team: &Team, call: &Call) {
+        let me = team.rank();
         match &self.destination {
             Some(destination) => {
                 call.check("the destination", me, &self.after, &destination.read());
@@ -492,9 +501,9 @@ impl<T: Pod> Ends<'_, T> {
     }
 
     #[track_caller]
-    fn check_private(&self, job: &Job, call: &Call) {
+    fn check_private(&self, team: &Team, call: &Call) {
         if let Some(destination) = self.destination.as_ref().filter(|d| !d.is_shared()) {
-            call.check("the private destination", job.rank(), &self.after, &destination.read());
+            call.check("the private destination", team.rank(), &self.after, &destination.read());
         }
     }
 }
@@ -934,7 +943,7 @@ fn late(job: &Job) {
             // All that is to come has come, everywhere.
             for r in job.ranks() {
                 let blocks = call.result(r.index(), size);
-                call.check("the destination from afar", r, &blocks, &part(r, &pool.into, blocks.room * n));
+                call.check("the destination from afar", TeamRank(r.0), &blocks, &part(r, &pool.into, blocks.room * n));
             }
         }
         ends.check(job, &call);
@@ -964,7 +973,7 @@ fn afterwards(job: &Job) {
         });
         ends.of(job, &call).run();
         let destination = ends.destination.as_mut().expect("two buffers");
-        call.check("the destination", job.rank(), &ends.after, &destination.read());
+        call.check("the destination", job.all().rank(), &ends.after, &destination.read());
         let (last, other) = (vec![mixed([call.key]); ends.before.room * n], vec![!call.key; ends.after.room * n]);
         match leave {
             Out::All => {

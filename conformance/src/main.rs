@@ -17,15 +17,16 @@ fn main() {
             partage::run(|job| {
                 am::register(job);
                 for turn in 0..4 {
-                    soak::traffic(job, time / 36, 42 + turn);
-                    soak::messages(job, time / 36, 42 + turn);
-                    soak::arrays(job, time / 36, 42 + turn);
-                    soak::regions(job, time / 36, 42 + turn);
-                    soak::atomics(job, time / 36, 42 + turn);
-                    soak::locks(job, time / 36, 42 + turn);
-                    soak::signals(job, time / 36, 42 + turn);
-                    soak::collectives(job, time / 36, 42 + turn);
-                    soak::litmus(job, time / 36, 42 + turn, |_| ());
+                    soak::traffic(job, time / 40, 42 + turn);
+                    soak::messages(job, time / 40, 42 + turn);
+                    soak::arrays(job, time / 40, 42 + turn);
+                    soak::regions(job, time / 40, 42 + turn);
+                    soak::atomics(job, time / 40, 42 + turn);
+                    soak::locks(job, time / 40, 42 + turn);
+                    soak::signals(job, time / 40, 42 + turn);
+                    soak::collectives(job, time / 40, 42 + turn);
+                    soak::teams(job, time / 40, 42 + turn);
+                    soak::litmus(job, time / 40, 42 + turn, |_| ());
                 }
             });
         }

@@ -303,7 +303,7 @@ fn kinds(job: &Job) {
 
 /// Every algorithm for every operation, or it says that it cannot be taken; the table's stay right.
 fn named(job: &Job) {
-    const NAMES: [&str; 20] = [
+    const NAMES: [&str; 24] = [
         "flat:push",
         "flat:pull",
         "flat:mail",
@@ -313,17 +313,21 @@ fn named(job: &Job) {
         "tree2:pull",
         "tree3:mail",
         "ring:push",
-        "ring/4:pull",
+        "ring:pull",
+        "chain:push",
+        "chain/4:pull",
         "doubling:push",
         "doubling:pull",
         "doubling:mail",
         "slices:push",
         "slices:pull",
+        "slices:split",
         "dissemination:push",
         "dissemination:pull",
         "dissemination:mail",
         "nodes2:push",
-        "ring/3:push",
+        "coop@1k",
+        "coop",
     ];
     fn of<T: Drawn>(job: &Job, random: &mut Random) -> usize {
         let mut pool = Pool::<T>::new(job, 500);

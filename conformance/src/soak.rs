@@ -3,7 +3,7 @@
 use crate::coll::Pool;
 use crate::litmus::Litmus;
 use crate::region::Any;
-use crate::{Blob, Random, are, bytes, mixed, with_shape};
+use crate::{Blob, Random, are, bytes, mixed, team, with_shape};
 use partage::am::{LongRequest, MEDIUM, Reply, Request, Target};
 use partage::prelude::*;
 use partage::serde::{Deserialize, Serialize};
@@ -371,6 +371,16 @@ pub fn collectives(job: &Job, time: Duration, seed: u64) {
         words.batch(20, most, &mut random);
         letters.batch(20, most, &mut random);
         words.together(1 + random.below(12), most / 4, &mut random);
+    }
+    more.end();
+}
+
+/// Teams that overlap, with collectives and arrays on them, until the time is over. All ranks give the same seed.
+pub fn teams(job: &Job, time: Duration, seed: u64) {
+    let mut more = Rounds::new(job, time);
+    while let Some(round) = more.next() {
+        team::overlap(job, 40, &mut Random::new(seed ^ round << 20));
+        team::on_random_teams(job, &mut Random::new(seed ^ round << 21), 10);
     }
     more.end();
 }

@@ -19,7 +19,7 @@ macro_rules! examples {
         )+
     };
 }
-examples! { hello heat histogram transpose halo list_tree hashtable hashtable_cas overlap events work_queue ring pipeline cg mailbox consumers matrix sample_sort compaction }
+examples! { hello heat histogram transpose halo list_tree hashtable hashtable_cas overlap events work_queue ring pipeline cg mailbox consumers matrix sample_sort compaction pi_teams }
 
 fn every_way(program: &str) {
     plainly(program, 3);

@@ -175,6 +175,8 @@ pub struct Hall {
     /// Of the ranks of this node only, where there are others.
     here: Apart<Arrivals>,
     released: Apart<Count>,
+    /// How many of the lists of work of all collectives here were taken.
+    claimed: Apart<AtomicU64>,
 }
 
 /// How many there were, and how many with tags, at even and at odd barriers.
@@ -227,6 +229,15 @@ impl Hall {
         self.released.0.raise(n);
     }
 
+    /// Takes the next of the lists of work that are numbered from `first` to before `end`, if one is left; its number.
+    pub fn claim(&self, first: u64, end: u64) -> Option<u64> {
+        // One who comes late finds that others have gone on with what follows.
+        let next = |n: u64| (n < end).then_some(n + 1);
+        let taken = self.claimed.0.fetch_update(AcqRel, Relaxed, next).ok();
+        debug_assert!(taken.is_none_or(|n| n >= first), "lists before these were all taken");
+        taken
+    }
+
     /// How often all were released.
     #[inline(always)]
     pub fn released(&self) -> u64 {
@@ -241,7 +252,7 @@ mod tests {
     #[test]
     fn lines_are_apart() {
         assert_eq!((size_of::<Letter>(), size_of::<Signals>(), size_of::<Told>()), (64, 64, 128));
-        assert_eq!((size_of::<Inlet>(), size_of::<Hall>()), (128 + 128 * CONTEXTS, 384));
+        assert_eq!((size_of::<Inlet>(), size_of::<Hall>()), (128 + 128 * CONTEXTS, 512));
     }
 }
 

@@ -73,7 +73,8 @@ enum State<R> {
     /// Into or out of memory that comes with it.
     Owned(Owned<R>),
     /// A collective.
-    Collective(Team, Rc<Task>, R),
+    /// Of a team that is borrowed for as long as the event: one that is forgotten keeps no team alive.
+    Collective(*const Team, Rc<Task>, R),
     Taken,
 }
 
@@ -368,7 +369,7 @@ impl<R> Drop for Event<'_, R> {
     }
 }
 
-impl<R> Event<'_, R> {
+impl<'s, R> Event<'s, R> {
     #[inline(always)]
     fn of(state: State<R>) -> Self {
         Event { state: ManuallyDrop::new(state), _s: PhantomData, _not_send: PhantomData }
@@ -417,7 +418,7 @@ impl<R> Event<'_, R> {
     }
 
     /// Of a collective that was started, with memory that a scope borrows.
-    pub(crate) fn collective(team: Team, task: Rc<Task>, value: R) -> Self {
+    pub(crate) fn collective(team: &'s Team, task: Rc<Task>, value: R) -> Self {
         Self::of(State::Collective(team, task, value))
     }
 
@@ -455,6 +456,8 @@ impl<R> Event<'_, R> {
                 owned.take()
             }
             State::Collective(team, task, value) => {
+                // SAFETY: borrowed.
+                let team = unsafe { &*team };
                 team.inner.complete_task(&team.group, &task);
                 value
             }
@@ -469,7 +472,10 @@ impl<R> Event<'_, R> {
             State::Call(pend) => pend.test(),
             State::Asked(asked) => asked.slot.test(),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.test(),
-            State::Collective(team, task, _) => task.is_done() || (team.inner.progress() && task.is_done()),
+            // SAFETY: borrowed.
+            State::Collective(team, task, _) => unsafe {
+                task.is_done() || ((**team).inner.progress() && task.is_done())
+            },
             _ => true,
         }
     }
@@ -500,7 +506,8 @@ impl<R> Future for Event<'_, R> {
             State::Call(pend) => pend.test(),
             State::Asked(asked) => test(&asked.slot.inner),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => test(&transfer.inner),
-            State::Collective(team, ..) => test(&team.inner),
+            // SAFETY: borrowed.
+            State::Collective(team, ..) => test(unsafe { &(**team).inner }),
             State::Ready(_) | State::Taken => true,
         };
         if !complete {

@@ -20,6 +20,8 @@ pub struct Told {
     pub nth: u64,
     /// How many ranks it has.
     pub len: u64,
+    /// How many teams with the target the source has made before.
+    pub common: u64,
     /// What is said: whoever makes teams knows.
     pub kind: u64,
     /// Where its memory is to be.

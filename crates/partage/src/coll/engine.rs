@@ -91,6 +91,8 @@ pub(super) struct Context {
     /// How often all are known to have.
     pub(super) all_arrived: Cell<u64>,
     pub(super) released: Cell<u64>,
+    /// How many lists of work plans had.
+    pub(super) claimed: Cell<u64>,
     /// By rank.
     pub(super) peers: Box<[Known]>,
 }
@@ -471,6 +473,7 @@ impl Engine {
         let add = |cell: &Cell<u64>, n: usize| cell.set(cell.get() + n as u64);
         add(&context.arrived, totals.arrivals);
         add(&context.released, totals.releases);
+        add(&context.claimed, totals.claims);
         totals.signals.iter().for_each(|&(from, signal, n)| add(&context.peers[from].heard[signal as usize], n));
     }
 

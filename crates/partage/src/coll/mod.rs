@@ -46,6 +46,7 @@ mod counts;
 mod engine;
 mod fold;
 mod reduce;
+mod filter;
 mod steps;
 mod value;
 
@@ -53,6 +54,7 @@ pub use buffer::{Buffer, BufferMut, Dest, NeedsTo, Ready, Source};
 pub use counts::Counted;
 pub(crate) use engine::{Engine, Pending, Task};
 pub use fold::{Fold, PrefixFold};
+pub use filter::Filtered;
 pub use partage_plan::coll::{Algorithm, In, Out, Table};
 pub use reduce::{And, Commutative, LogAnd, LogOr, Max, Min, Moves, Or, Ordered, Prod, ReduceOp, Sum, With, Xor};
 pub use value::Value;
@@ -383,7 +385,7 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
         task.keep_combine(&self.meets);
         let task = Rc::new(task);
         team.inner.start_task(&team.group, task.clone());
-        Event::collective(team.another(), task, ())
+        Event::collective(team, task, ())
     }
 
     /// What it is like, without the buffers: to be done again and again. Nothing is done yet.

@@ -170,6 +170,14 @@ impl Now<'_> {
                 }
                 context.all_arrived.set(times);
             }
+            Step::Claim { chunks } => {
+                let (hall, first) = (desk.hall(self.context), context.claimed.get());
+                while let Some(n) = hall.claim(first, first + chunks.len() as u64) {
+                    for step in &chunks[(n - first) as usize] {
+                        self.step_of_last(step)?;
+                    }
+                }
+            }
             Step::Release => {
                 desk.hall(self.context).release(context.released.get() + 1);
                 desk.ring_all();

@@ -6,8 +6,9 @@
 //! so, and the team is made; if not, those below the highest place that was said are asked for one from there on, until all are the same. It ends, since
 //! places only grow; ranks that make the same teams in the same order need one round. Only members send or receive anything.
 //!
-//! Members that name different lists would wait for each other forever. So each also tells the next member (by rank, around) its list: who waits for a rank that
-//! waits for it with another list says so. What comes early is kept: a rank may make other teams first.
+//! Members that name different lists would wait for each other forever. So who has waited for a while tells all others its list, and how many teams with them it has
+//! made: who waits for a rank that has made no more, and waits for it with another list, says so. What comes early is kept: a rank may make other teams first,
+//! or have made this one already.
 //!
 //! # Ending
 //! The last handle that a member drops ends its part. It tells the others how far it came, waits for nobody, and its memory is used again when all have
@@ -30,6 +31,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 /// Scratch of a member in one context: little, so that teams are cheap; longer blocks pass in more parts.
 const SCRATCH: usize = 16 << 10;
@@ -46,13 +48,24 @@ const NONE: u64 = 4;
 /// No place.
 const NOWHERE: u64 = 0;
 
+/// After this time members that wait tell each other their lists.
+const LATE: Duration = Duration::from_millis(200);
+
 /// What a rank knows of teams that it has made.
 #[derive(Debug, Default)]
 pub(crate) struct Teams {
     /// How many of each list, by its hash.
     made: RefCell<HashMap<u64, u64>>,
+    /// How many with each rank.
+    common: RefCell<HashMap<u32, u64>>,
     /// Those that it has left, whose memory others may still use.
     left: RefCell<Vec<Left>>,
+}
+
+impl Teams {
+    fn common_with(&self, rank: u32) -> u64 {
+        self.common.borrow().get(&rank).copied().unwrap_or(0)
+    }
 }
 
 /// A team that this rank has left.
@@ -263,11 +276,14 @@ impl Team {
         inner.sweep_teams(site);
         let (n, me, hash) = (list.len(), inner.rank, hash(&list));
         let nth = inner.teams.made.borrow().get(&hash).copied().unwrap_or(0);
-        let (len, told) =
-            (coll::len(n, SCRATCH) as u64, Told { list: hash, nth, len: n as u64, kind: LIST, offset: 0 });
+        let len = coll::len(n, SCRATCH) as u64;
+        let told = Told { list: hash, nth, len: n as u64, common: 0, kind: LIST, offset: 0 };
         let making = Making { inner, site, list: &list, told, len };
         let offset = making.agree()?;
         inner.teams.made.borrow_mut().insert(hash, nth + 1);
+        let mut common = inner.teams.common.borrow_mut();
+        list.iter().for_each(|&r| *common.entry(r).or_default() += 1);
+        drop(common);
         let at = list.iter().position(|&r| r == me.0).expect("a member");
         // SAFETY: a block of this length at this place, which all members have taken and zeroed as far as it must be: they have told so. They give it
         // back when all have left (`sweep_teams`).
@@ -282,11 +298,12 @@ impl Making<'_> {
     /// The place of the team's desk, which this rank has taken.
     fn agree(&self) -> Result<u64> {
         let (me, first) = (self.inner.rank.0, *self.list.iter().min().expect("a member"));
+        // Lists that came when their teams had been made.
+        let made = self.inner.teams.made.borrow();
+        self.heard().take(|said| made.get(&said.what.list).is_some_and(|&made| said.what.nth < made));
+        drop(made);
         let mine = self.take(0);
         let agreed = if me == first { self.lead(mine) } else { self.follow(mine, first) };
-        // Lists that came for this one; those that come later are known by their numbers.
-        let Told { list, nth, .. } = self.told;
-        self.heard().take(|said| said.what.list == list && said.what.nth <= nth);
         agreed.map_err(|why| {
             let why = why.unwrap_or_else(|| "another member has no room".into());
             let (what, site) = (bytes(self.len), self.site);
@@ -311,20 +328,27 @@ impl Making<'_> {
     }
 
     fn tell(&self, to: u32, kind: u64, offset: u64) {
-        let (what, named) = (Told { kind, offset, ..self.told }, &self.list[..self.list.len().min(NAMED)]);
+        let what = Told { kind, offset, common: self.inner.teams.common_with(to), ..self.told };
+        let named = &self.list[..self.list.len().min(NAMED)];
         let (args, ranks) = (bytemuck::bytes_of(&what), bytemuck::cast_slice(named));
         self.inner.request(self.site, Rank(to), TEAM, args, ranks);
     }
 
-    /// The next member by rank, around.
-    fn next(&self) -> u32 {
-        let me = self.inner.rank.0;
-        let after = self.list.iter().filter(|&&r| r > me).min();
-        *after.or(self.list.iter().min()).expect("a member")
+    fn others(&self) -> impl Iterator<Item = u32> + '_ {
+        self.list.iter().copied().filter(|&r| r != self.inner.rank.0)
     }
 
-    /// Waits until `done`, or until a member is found to have another list.
+    /// Waits until `done`; says it if a member is found to have another list.
     fn wait(&self, whom: Option<u32>, done: impl Fn() -> bool) {
+        let begun = Instant::now();
+        self.wait_hearing(whom, || done() || begun.elapsed() > LATE);
+        if !done() {
+            self.others().for_each(|r| self.tell(r, LIST, 0));
+            self.wait_hearing(whom, done);
+        }
+    }
+
+    fn wait_hearing(&self, whom: Option<u32>, done: impl Fn() -> bool) {
         let made = |list: u64| self.inner.teams.made.borrow().get(&list).copied().unwrap_or(0);
         let is_other = |said: &Said| {
             let what = said.what;
@@ -332,6 +356,7 @@ impl Making<'_> {
                 && matches!(what.kind, FREE | LIST)
                 && self.list.contains(&said.from)
                 && what.nth >= made(what.list)
+                && what.common == self.inner.teams.common_with(said.from)
         };
         let disagrees = || self.heard().count(is_other) > 0;
         self.inner.unless_over(self.inner.wait_saying(|| Waits(self, whom), || done() || disagrees()));
@@ -352,12 +377,6 @@ impl Making<'_> {
 
     /// The first hears from all, and tells all.
     fn lead(&self, mut mine: std::result::Result<u64, String>) -> std::result::Result<u64, Option<String>> {
-        let me = self.inner.rank.0;
-        let others = || self.list.iter().copied().filter(|&r| r != me);
-        // The last of the others tells this one anyway.
-        if self.list.len() > 2 {
-            self.tell(self.next(), LIST, 0);
-        }
         let mut places: HashMap<u32, u64> = HashMap::new();
         let mut asked = self.list.len() - 1;
         loop {
@@ -370,15 +389,15 @@ impl Making<'_> {
             let at = match &mine {
                 Ok(at) if places.values().all(|&place| place != NOWHERE) => *at,
                 _ => {
-                    others().for_each(|r| self.tell(r, NONE, 0));
+                    self.others().for_each(|r| self.tell(r, NONE, 0));
                     mine.iter().for_each(|&at| self.give(at));
                     return Err(mine.err());
                 }
             };
             let highest = places.values().copied().max().unwrap_or(at).max(at);
-            let below: Vec<u32> = others().filter(|r| places[r] < highest).collect();
+            let below: Vec<u32> = self.others().filter(|r| places[r] < highest).collect();
             if below.is_empty() && at == highest {
-                others().for_each(|r| self.tell(r, MADE, at));
+                self.others().for_each(|r| self.tell(r, MADE, at));
                 return Ok(at);
             }
             below.iter().for_each(|&r| self.tell(r, FROM, highest));
@@ -397,9 +416,6 @@ impl Making<'_> {
         first: u32,
     ) -> std::result::Result<u64, Option<String>> {
         self.tell(first, FREE, *mine.as_ref().unwrap_or(&NOWHERE));
-        if self.next() != first {
-            self.tell(self.next(), LIST, 0);
-        }
         loop {
             let is_answer = |said: &Said| self.is_mine(said) && matches!(said.what.kind, FROM | MADE | NONE);
             self.wait(Some(first), || self.heard().count(is_answer) > 0);

@@ -95,6 +95,6 @@ impl Ragged {
                 signals.push((r, Signal::Data, data));
             }
         }
-        Plan { steps, scratch: room, totals: Totals { arrivals: 0, releases: 0, signals } }
+        Plan { steps, scratch: room, totals: Totals { signals, ..Totals::default() } }
     }
 }

@@ -1,0 +1,52 @@
+//! Teams in little memory: what they had is used again.
+
+use partage::ErrorKind::OutOfMemory;
+use partage::prelude::*;
+
+/// So many at a time would not fit, and one after the other do.
+#[test]
+fn the_memory_of_teams_is_used_again() {
+    let ended = partage::Launch::new().ranks(4).segment(8 << 20).run(|job| {
+        for round in 0..200usize {
+            let team = job.split((job.rank().index() + round) % 3 % 2);
+            let a = team.array::<u64>(Layout::per_rank(1000)).unwrap();
+            a.cells().set(999, 1);
+            team.barrier();
+            assert_eq!(a.get(a.len() - 1), 1);
+            if round % 7 == 0 {
+                // It lives longer than the others.
+                let kept = job.split(0);
+                drop(team);
+                kept.barrier();
+            }
+        }
+    });
+    ended.unwrap();
+}
+
+/// One that does not fit is an error, or a panic, on all members alike; those that there are go on.
+#[test]
+fn a_team_for_which_there_is_no_room() {
+    let said = partage::Launch::new().ranks(3).segment(4 << 20).run(|job| {
+        let team = job.split(0);
+        let error = team.array::<u8>(Layout::per_rank(5 << 20)).unwrap_err();
+        assert_eq!(error.kind(), OutOfMemory);
+        assert_eq!(team.value(job.rank().0).gather_all(), [0, 1, 2]);
+        let fill = team.array::<u8>(Layout::on(1, 3 << 20)).unwrap();
+        let mut held = vec![];
+        let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            loop {
+                held.push(job.split(0));
+            }
+        }));
+        assert!(!held.is_empty() && made.is_err());
+        assert_eq!(held[0].value(job.rank().0).gather_all(), [0, 1, 2]);
+        drop((held, fill));
+        job.barrier();
+        // There is room again.
+        job.split(0).barrier();
+        made.err().and_then(|why| why.downcast_ref::<String>().cloned()).unwrap_or_default()
+    });
+    let said = said.unwrap();
+    assert!(format!("{said:?}").contains("for a team of 3: "), "{said:?}");
+}
