@@ -173,7 +173,7 @@ fn streams_are_right() {
     let mut random = Random(88172645463325252);
     for ranks in 2..=if deep() { 5 } else { 4 } {
         let mut all = all(ranks, (4, 2));
-        all.retain(|s| few_choices(s));
+        all.retain(few_choices);
         for shape in all.iter().step_by(every([7, 31, 101][ranks.min(4) - 2])) {
             let like = Shape { sync: all[random.below(all.len())].sync, ..shape.clone() };
             let again = if like.fits() { &like } else { shape };

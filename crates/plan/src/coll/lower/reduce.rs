@@ -7,9 +7,9 @@
 //! - the result, if others put it there, or get it, and it is private: it is copied in the end;
 //! - the flow's slots.
 //!
-//! Which of them there are all ranks know. Others put to a place at most once in a plan, and its rank changes it only
-//! after that, so that [what makes scratch safe](super) does so here. What is put is combined where it has landed; what is got is combined as it is
-//! got, and a letter as it is taken.
+//! Which of them there are all ranks know. [What makes scratch safe](super) does so here, too: where a place is put to
+//! twice in a plan, the second put brings what came of the first. What is put is combined where it has landed; what is got
+//! is combined as it is got, and a letter as it is taken.
 
 use std::ops::Range;
 
