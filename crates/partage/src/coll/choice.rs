@@ -259,7 +259,7 @@ impl Engine {
 
     /// What is wrong with an algorithm for such a call, if something is.
     pub(super) fn refuses(&self, inner: &Inner, call: &Call, algorithm: &Algorithm) -> Option<&'static str> {
-        let alone = matches!(algorithm.flow, Flow::Leader(_) | Flow::Last | Flow::Coop(_));
+        let alone = algorithm.flow.touches_all();
         match () {
             () if !algorithm.fits(call.op, &self.setting(inner, call)) => {
                 Some("it does not do that, with such buffers, in that sync mode")
@@ -275,7 +275,7 @@ impl Engine {
     /// Can this engine run it? The answer is the same on all ranks.
     fn can_run(&self, call: &Call, algorithm: &Algorithm) -> bool {
         match (algorithm.flow, algorithm.way) {
-            (Flow::Leader(_) | Flow::Last | Flow::Coop(_), _) => call.op != OpKind::Permute && self.desk.reaches_all(),
+            (flow, _) if flow.touches_all() => call.op != OpKind::Permute && self.desk.reaches_all(),
             (_, Way::Mail) => {
                 let part = algorithm.packet.unwrap_or(call.len).min(call.len);
                 part <= LETTER && longest_letter(self, call, algorithm, part) <= LETTER
