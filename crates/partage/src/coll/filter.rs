@@ -164,7 +164,8 @@ fn len<T: Pod>(side: &Side<'_, T>) -> usize {
 fn share<T: Pod>(side: &Side<'_, T>) -> (usize, usize) {
     let What::Shared(array, range) = &side.what else { unreachable!("an array") };
     // SAFETY: borrowed.
-    let (spread, me) = unsafe { (&(**array).spread, (**array).group.engine.desk.rank()) };
+    let array = unsafe { &**array };
+    let (spread, me) = (&array.spread, array.group.engine.desk.rank());
     let [start, end] = [range.start, range.end].map(|i| spread.part_before(me, i));
     (start, end - start)
 }
