@@ -46,7 +46,7 @@ fn in_team(job: &Job, case: &str) {
         }
         ("dropped", _) => team.gather_all(&one).to(&mut all).run(), // @gather_all
         ("dropped, in a barrier", _) => team.barrier(),             // @barrier
-        ("dropped, started", _) => job.scope(|s| team.exchange(&[0u8; 3]).to(&mut vec![]).start(s).wait()), // @started
+        ("dropped, started", _) => job.scope(|s| team.gather_all(&one).to(&mut all).start(s).wait()), // @started
         ("small", 3) => team.broadcast(&mut one[..2]).run(),        // @two
         ("small", _) => team.broadcast(&mut one).run(),             // @four
         _ => {}
@@ -58,10 +58,12 @@ fn in_team(job: &Job, case: &str) {
 fn members_that_do_not_agree() {
     for mapping in EVERY {
         let same = "all give the same list";
-        let line = job(mapping, "lists").end().failed_soon(101, &["team at ", "makes a team of ranks ", same]);
+        let ended = job(mapping, "lists").end();
+        let line = ended.failed_soon(101, &["team at ", "makes a team of ranks ", same]);
         assert!(line.contains("ranks 1, 2, rank") || line.contains("one of ranks 1, 2;"), "{line}");
         assert!(line.contains("ranks 0, 1, 2"), "{line}");
-        let line = job(mapping, "orders").end().failed_soon(101, &["ranks 0, 1, 2, 3", "ranks 3, 2, 1, 0", same]);
+        let ended = job(mapping, "orders").end();
+        let line = ended.failed_soon(101, &["ranks 0, 1, 2, 3", "ranks 3, 2, 1, 0", same]);
         assert!(line.contains(&at!("forwards")) || line.contains(&at!("backwards")), "{line}");
         let parts = ["rank 2: team: this rank is not among its members, ranks 0, 1", &at!("outside")];
         job(mapping, "outside").end().failed_soon(101, &parts);

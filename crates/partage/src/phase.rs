@@ -50,6 +50,9 @@
 //! 9. *The end of the job.* A wait then ends by unwinding, and no closure runs. But in a destructor that runs while its rank
 //!    unwinds already, waits just end: a phase there gives slices without elements, and handles stay as they are in it.
 //!
+//! Of an array of a [team](crate::team::Team) all of this is said of its members: others have no handle, and the members' meetings are the team's. Numbers of
+//! arrays are a team's own, so a phase takes arrays of its team only.
+//!
 //! The bytes of a slice are any that were ever put there, and `T` is [`Pod`]: they are values. Rust's memory model does not
 //! speak of other processes; between them this is argued at the level of the machine: barriers order memory as
 //! [`partage_conduit::barrier`] says, and accesses by value are made by one opaque routine.
