@@ -354,7 +354,16 @@ impl Question {
         let sync = if self.sync == Sync::All { (In::All, Out::All) } else { (In::My, Out::My) };
         let (source, dest) = (Kind::Shared, Kind::Shared);
         let in_place = self.operation == Operation::Broadcast;
-        Setting { ranks: self.ranks, nodes: self.nodes > 1, crowded: false, sync, source, dest, in_place, ordered: false }
+        Setting {
+            ranks: self.ranks,
+            nodes: self.nodes > 1,
+            crowded: false,
+            sync,
+            source,
+            dest,
+            in_place,
+            ordered: false,
+        }
     }
 
     /// Those that can do it.

@@ -137,7 +137,16 @@ impl Cell {
         let kind = if self.private { Kind::Private } else { Kind::Shared };
         let in_place = self.operation == Operation::Broadcast;
         let crowded = self.situation.crowded;
-        let of = |&ranks: &usize| Setting { ranks, nodes: false, crowded, sync, source: kind, dest: kind, in_place, ordered: false };
+        let of = |&ranks: &usize| Setting {
+            ranks,
+            nodes: false,
+            crowded,
+            sync,
+            source: kind,
+            dest: kind,
+            in_place,
+            ordered: false,
+        };
         self.situation.ranks.iter().map(of).collect()
     }
 }

@@ -5,7 +5,7 @@ use crate::job::Inner;
 use partage_conduit::coll::LETTER;
 use partage_conduit::wait::Cores;
 use partage_plan::coll::name::Error;
-use partage_plan::coll::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Plan, Setting, Shape, Way};
+use partage_plan::coll::{Algorithm, In, Kind, Op, OpKind, Out, Plan, Setting, Shape, Way};
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
