@@ -2,10 +2,15 @@
 
 use partage::ErrorKind::OutOfMemory;
 use partage::prelude::*;
+use std::sync::Mutex;
+
+/// Jobs of one process follow one another.
+static ONE: Mutex<()> = Mutex::new(());
 
 /// So many at a time would not fit, and one after the other do.
 #[test]
 fn the_memory_of_teams_is_used_again() {
+    let _one = ONE.lock();
     let ended = partage::Launch::new().ranks(4).segment(8 << 20).run(|job| {
         for round in 0..200usize {
             let team = job.split((job.rank().index() + round) % 3 % 2);
@@ -27,6 +32,7 @@ fn the_memory_of_teams_is_used_again() {
 /// One that does not fit is an error, or a panic, on all members alike; those that there are go on.
 #[test]
 fn a_team_for_which_there_is_no_room() {
+    let _one = ONE.lock();
     let said = partage::Launch::new().ranks(3).segment(4 << 20).run(|job| {
         let team = job.split(0);
         let error = team.array::<u8>(Layout::per_rank(5 << 20)).unwrap_err();
