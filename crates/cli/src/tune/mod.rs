@@ -7,7 +7,8 @@
 //! A *cell* is an operation, a situation of the ranks, a sync mode, a kind of buffers and a length: what a rule of the table
 //! can tell apart. All its candidates are measured in turns, in jobs that live side by side; those that are hopeless drop out early. The
 //! best then meets the one that is in force, in new rounds, for the best of many is always flattered. It takes over if it is
-//! better by more than noise, in most rounds and for every number of ranks. So the outcome is what was in force, or better.
+//! better by more than noise, in most rounds and for every number of ranks. If the built-in one was faster still, it is taken. So
+//! the outcome is what was in force, or better.
 //!
 //! Buffers are not touched between calls, and ranks are processes of one node, each bound to a core.
 
@@ -171,7 +172,7 @@ impl Tuner {
                 let now = Instant::now();
                 if now >= self.deadline {
                     bar.finish_and_clear();
-                    return Ok(false);
+                    return sampler.end().map(|()| false);
                 }
                 if bar.is_hidden() && self.work.is_first(cell) {
                     eprintln!("partage: tune: {}", cell.head());
@@ -275,6 +276,8 @@ fn contest(
     let find = |name: &str| field.iter().find(|c| c.name == name).ok_or("a candidate that stays is gone");
     let (old, new, reference) = (find(&incumbent)?, find(&best)?, find(&built_in)?);
     let chosen = if beats(&new.rounds, &old.rounds) { new } else { old };
+    // Nothing is kept that the built-in one was faster than.
+    let chosen = if judge::ratio(&chosen.rounds, &reference.rounds) > 1.0 { reference } else { chosen };
     Ok(Outcome {
         head: cell.head(),
         bytes,
