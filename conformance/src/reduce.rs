@@ -261,6 +261,11 @@ pub fn traffic(job: &Job, times: usize, most: usize, random: &mut Random) {
     Pool::<Long>::new(job, most + 30).stream(times / 2, most / 2, random);
 }
 
+/// As many elements in all on few ranks as on many.
+fn long(job: &Job) -> usize {
+    6000 / job.size().max(2)
+}
+
 fn kinds(job: &Job) {
     fn of<T: Drawn>(job: &Job, random: &mut Random) {
         let mut pool = Pool::<T>::new(job, 6000);
@@ -270,7 +275,7 @@ fn kinds(job: &Job) {
                     continue;
                 }
                 for op in OPS {
-                    for n in [0, 1, 3, 60, 700, 6000] {
+                    for n in [0, 1, 3, 60, long(job)] {
                         let call = Call::new(job, op, n, (from, into), random);
                         pool.once(&call, 0);
                         // The next one writes to the same places, whatever this one's mode was.
@@ -337,7 +342,7 @@ fn named(job: &Job) {
                 for kinds in
                     [(Kind::Private, None), (Kind::Shared, Some(Kind::Shared)), (Kind::Private, Some(Kind::Private))]
                 {
-                    let n = [1, 2, 500][random.below(3)];
+                    let n = [1, 2, long(job) / 12][random.below(3)];
                     let mut call = Call::new(job, op, n, kinds, random);
                     call.algorithm = Some(name);
                     match attempt(|| pool.once(&call, 0)) {

@@ -3,7 +3,7 @@
 use crate::coll::Pool;
 use crate::litmus::Litmus;
 use crate::region::Any;
-use crate::{Blob, Random, are, bytes, mixed, team, with_shape};
+use crate::{Blob, Random, are, bytes, mixed, reduce, team, with_shape};
 use partage::am::{LongRequest, MEDIUM, Reply, Request, Target};
 use partage::prelude::*;
 use partage::serde::{Deserialize, Serialize};
@@ -371,6 +371,7 @@ pub fn collectives(job: &Job, time: Duration, seed: u64) {
         words.batch(20, most, &mut random);
         letters.batch(20, most, &mut random);
         words.together(1 + random.below(12), most / 4, &mut random);
+        reduce::traffic(job, 40, most, &mut random);
     }
     more.end();
 }
