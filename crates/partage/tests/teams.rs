@@ -3,8 +3,14 @@
 use partage::ErrorKind::OutOfMemory;
 use partage::prelude::*;
 
-/// So many at a time would not fit, and one after the other do.
+/// Jobs of one process follow one another.
 #[test]
+fn in_little_memory() {
+    the_memory_of_teams_is_used_again();
+    a_team_for_which_there_is_no_room();
+}
+
+/// So many at a time would not fit, and one after the other do.
 fn the_memory_of_teams_is_used_again() {
     let ended = partage::Launch::new().ranks(4).segment(8 << 20).run(|job| {
         for round in 0..200usize {
@@ -25,7 +31,6 @@ fn the_memory_of_teams_is_used_again() {
 }
 
 /// One that does not fit is an error, or a panic, on all members alike; those that there are go on.
-#[test]
 fn a_team_for_which_there_is_no_room() {
     let said = partage::Launch::new().ranks(3).segment(4 << 20).run(|job| {
         let team = job.split(0);

@@ -19,6 +19,7 @@ use super::{Group, Rank, Team, TeamRank};
 use crate::array::Arrays;
 use crate::coll::Engine;
 use crate::error::{Error, Result};
+use crate::fail;
 use crate::job::Inner;
 use partage_conduit::contract::At;
 use partage_conduit::record::Site;
@@ -78,6 +79,7 @@ struct Left {
     /// Members that are told by messages, at which words, and what; whether they were told of the end, and that nothing is under way.
     far: Vec<u32>,
     words: [u64; 3],
+    leavers: u64,
     says: [u64; 2],
     told: Cell<bool>,
     gone: Cell<bool>,
@@ -365,9 +367,8 @@ impl Making<'_> {
         {
             let (me, site, mine) = (self.inner.rank, self.site, Ranks(self.list, self.list.len()));
             let (from, theirs) = (other.from, Ranks(&other.ranks, other.what.len as usize));
-            panic!(
-                "{me}: {site}: this rank makes a team of {mine}, rank {from} one of {theirs}; all give the same list"
-            );
+            let both = format!("this rank makes a team of {mine}, rank {from} one of {theirs}");
+            fail::end_with(format!("{me}: {site}: {both}; all give the same list"));
         }
     }
 
@@ -446,19 +447,8 @@ impl Group {
         }
         let [epochs, barriers] = [engine.begun() + 1, own.door.times() + 1];
         let others = (0..desk.ranks()).filter(|&m| m != me);
-        let mut far = vec![];
-        for m in others {
-            match desk.to(m) {
-                Some(inlet) => {
-                    let left = &inlet.told[0].signals.2;
-                    left.barriers.set(barriers);
-                    left.epochs.set(epochs);
-                    left.gone.raise(1);
-                    desk.ring(m);
-                }
-                None => far.push(engine.rank_of(m).0),
-            }
-        }
+        let told_otherwise = others.filter(|&m| !desk.leave(m, epochs, barriers));
+        let far: Vec<u32> = told_otherwise.map(|m| engine.rank_of(m).0).collect();
         // What is left of arrays is the runtime's from now on.
         let (more, their_bytes) = arrays.remains();
         let mut blocks = own.blocks.take();
@@ -472,6 +462,7 @@ impl Group {
             told: Cell::new(far.is_empty()),
             far,
             words: desk.words(0).left,
+            leavers: desk.words(0).leavers,
             says: [epochs, barriers],
         };
         if inner.may_serve() && !inner.is_ending() {
@@ -489,7 +480,7 @@ impl Inner {
         }
         let [epochs, barriers, _] = left.words;
         for &to in &left.far {
-            for (offset, value) in [(barriers, left.says[1]), (epochs, left.says[0])] {
+            for (offset, value) in [(barriers, left.says[1]), (epochs, left.says[0]), (left.leavers, 1)] {
                 self.send_notice(site, At::guarded(to, 0), &[], Notice::Add { offset, value });
             }
         }

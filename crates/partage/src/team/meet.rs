@@ -89,6 +89,9 @@ impl Engine {
 
     /// A member that will not come to this barrier any more.
     fn stays_away(&self, nth: u64) -> Option<usize> {
+        if !self.desk.have_some_left() {
+            return None;
+        }
         (0..self.desk.ranks()).find(|&m| (1..=nth + 1).contains(&self.desk.left(m).barriers.get()))
     }
 }
