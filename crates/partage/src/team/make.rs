@@ -254,6 +254,9 @@ impl Team {
     fn split_at(&self, site: Site, color: usize, key: i64) -> Team {
         self.may_meet(|| site);
         let all = self.gather_words(site, [color as u64, key as u64]);
+        if self.inner.is_ending() {
+            self.inner.no_result(site);
+        }
         let mut members: Vec<(i64, usize)> = all
             .iter()
             .enumerate()
@@ -281,7 +284,11 @@ impl Team {
         let len = coll::len(n, SCRATCH) as u64;
         let told = Told { list: hash, nth, len: n as u64, common: 0, kind: LIST, offset: 0 };
         let making = Making { inner, site, list: &list, told, len };
-        let offset = making.agree()?;
+        let agreed = making.agree();
+        if inner.is_ending() {
+            inner.no_result(site);
+        }
+        let offset = agreed?;
         inner.teams.made.borrow_mut().insert(hash, nth + 1);
         let mut common = inner.teams.common.borrow_mut();
         list.iter().for_each(|&r| *common.entry(r).or_default() += 1);
