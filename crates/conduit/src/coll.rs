@@ -126,6 +126,26 @@ pub struct Claims {
     pub taken: Count,
 }
 
+/// How many members have left: what who waits looks at, before it looks who they are. Counted after the words of [`Left`].
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C, align(128)))]
+pub struct Leavers(AtomicU64);
+
+impl Leavers {
+    /// One more. There is a full fence after it.
+    pub fn add(&self) {
+        self.0.fetch_add(1, AcqRel);
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        full_fence();
+    }
+
+    /// Are there any?
+    #[inline(always)]
+    pub fn any(&self) -> bool {
+        self.0.load(Acquire) > 0
+    }
+}
+
 /// What one rank tells another.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(C, align(128)))]
@@ -324,6 +344,54 @@ mod models {
             let other = all.clone();
             let thread = loom::thread::spawn(move || run(&other, 1));
             run(&all, 0);
+            thread.join().unwrap();
+        });
+    }
+
+    /// Of three barriers one member comes to the second with a tag: each that leaves knows at which there was one, however far the other is.
+    #[test]
+    fn loom_who_leaves_knows_of_tags() {
+        bounded(|| {
+            let all = Arc::new(Two::default());
+            let run = |all: &Two, me: usize| {
+                let mut seen = [0; 2];
+                for nth in 0..3 {
+                    let odd = nth % 2 == 1;
+                    if me == 1 && nth == 1 {
+                        all.hall.tag(odd, 1);
+                    }
+                    all.hall.arrive(1);
+                    all.sleepers[1 - me].bell.ring_after_fence();
+                    all.sleepers[me].until(|| all.hall.arrivals() >= 2 * (nth + 1));
+                    let now = all.hall.tags(odd)[0];
+                    assert_eq!(now - seen[usize::from(odd)], u64::from(nth == 1));
+                    seen[usize::from(odd)] = now;
+                }
+            };
+            let other = all.clone();
+            let thread = loom::thread::spawn(move || run(&other, 1));
+            run(&all, 0);
+            thread.join().unwrap();
+        });
+    }
+
+    /// Who has seen that a member has left has seen what it signaled before.
+    #[test]
+    fn loom_who_leaves_has_signaled() {
+        bounded(|| {
+            let all = Arc::new((Count::default(), Left::default(), Leavers::default(), Sleeper::default()));
+            let other = all.clone();
+            let thread = loom::thread::spawn(move || {
+                let (signal, left, leavers, reader) = &*other;
+                signal.raise(1);
+                reader.bell.ring_after_fence();
+                left.epochs.set(1);
+                leavers.add();
+                reader.bell.ring_after_fence();
+            });
+            let (signal, left, leavers, reader) = &*all;
+            reader.until(|| signal.get() > 0 || leavers.any());
+            assert!(!leavers.any() || (left.epochs.get() == 1 && signal.get() == 1));
             thread.join().unwrap();
         });
     }

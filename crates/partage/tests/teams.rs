@@ -7,8 +7,14 @@ use std::sync::Mutex;
 /// Jobs of one process follow one another.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// So many at a time would not fit, and one after the other do.
+/// Jobs of one process follow one another.
 #[test]
+fn in_little_memory() {
+    the_memory_of_teams_is_used_again();
+    a_team_for_which_there_is_no_room();
+}
+
+/// So many at a time would not fit, and one after the other do.
 fn the_memory_of_teams_is_used_again() {
     let _one = ONE.lock();
     let ended = partage::Launch::new().ranks(4).segment(8 << 20).run(|job| {
@@ -30,7 +36,6 @@ fn the_memory_of_teams_is_used_again() {
 }
 
 /// One that does not fit is an error, or a panic, on all members alike; those that there are go on.
-#[test]
 fn a_team_for_which_there_is_no_room() {
     let _one = ONE.lock();
     let said = partage::Launch::new().ranks(3).segment(4 << 20).run(|job| {

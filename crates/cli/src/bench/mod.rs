@@ -88,7 +88,7 @@ use Limit::{Ratio, Value};
 use Mapping::{Apart, Hybrid, OwnCores, Procs, Threads};
 
 /// The figures of `bench micro`, in the order in which they are measured.
-static MICRO: [Figure; 27] = [
+static MICRO: [Figure; 31] = [
     job("put_8", 2, Procs, "ns", Ratio(1.5), ranks::put_8),
     job("get_8", 2, Procs, "ns", Ratio(1.5), ranks::get_8),
     job("put_64k", 2, Procs, "us", Ratio(1.05), ranks::put::<{ 64 << 10 }>),
@@ -106,6 +106,10 @@ static MICRO: [Figure; 27] = [
     job("barrier_4_cores", 4, OwnCores, "us", Limit::None, ranks::barrier_on_cores),
     job("barrier_8_cores", 8, OwnCores, "us", Limit::None, ranks::barrier_on_cores),
     job("barrier_16_cores", 16, OwnCores, "us", Limit::None, ranks::barrier_on_cores),
+    job("team_made_2", 2, Procs, "us", Limit::None, ranks::team_made),
+    job("team_made_16", 16, Procs, "us", Ratio(30.0), ranks::team_made),
+    job("team_barrier_16", 16, Procs, "us", Ratio(1.1), ranks::team_barrier),
+    job("team_gather_all_16", 16, Procs, "us", Ratio(1.1), ranks::team_gather_all),
     job("handoff_parked", 2, Procs, "us", Ratio(1.3), ranks::handoff_parked),
     job("compute_beside_waiters", 16, Procs, "ms", Ratio(1.15), ranks::compute_beside_waiters).most(9),
     job("compute_beside_waiters_threads", 16, Threads, "ms", Ratio(1.15), ranks::compute_beside_waiters).most(9),

@@ -240,6 +240,26 @@ pub fn barrier_on_cores(b: &Bench) -> Measured {
     b.repeat(|| (b.paced(WINDOW_NS, || b.job.barrier()) / 1e3, None))
 }
 
+/// Making a team of all ranks by a split, and dropping it, beside a barrier, in microseconds.
+pub fn team_made(b: &Bench) -> Measured {
+    b.compare(|| b.paced(WINDOW_NS, || drop(b.job.split(0))) / 1e3, || b.paced(WINDOW_NS, || b.job.barrier()) / 1e3)
+}
+
+/// A barrier of a team of all ranks, beside the job's, in microseconds.
+pub fn team_barrier(b: &Bench) -> Measured {
+    let team = b.job.split(0);
+    b.compare(|| b.paced(WINDOW_NS, || team.barrier()) / 1e3, || b.paced(WINDOW_NS, || b.job.barrier()) / 1e3)
+}
+
+/// Words of all ranks, by a team of all beside the job, in microseconds.
+pub fn team_gather_all(b: &Bench) -> Measured {
+    let (team, mut all) = (b.job.split(0), vec![0; b.job.size()]);
+    let gather = |team: &Team, all: &mut Vec<u64>| team.gather_all(&[b.me as u64]).to(all).run();
+    let mut by = |team: &Team| b.paced(WINDOW_NS, || gather(team, &mut all)) / 1e3;
+    let both = std::cell::RefCell::new(&mut by);
+    b.compare(|| both.borrow_mut()(&team), || both.borrow_mut()(b.job))
+}
+
 /// From the arrival of rank 0 to rank 1 running again after 10 ms asleep, in microseconds: the median of several.
 pub fn handoff_parked(b: &Bench) -> Measured {
     // `wait` is what rank 1 sleeps in, `publish` what rank 0 does to end that.

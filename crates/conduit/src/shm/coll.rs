@@ -6,6 +6,7 @@
 //! | from | what | who writes |
 //! |---|---|---|
 //! | 0 | a [`Hall`] for each context and one for barriers; those of a node's first member are the node's | the members on the node, and what tells of others |
+//! | after them | how many have left ([`Leavers`]) | who leaves |
 //! | [`INLETS`] | an [`Inlet`] for each member | that member |
 //! | after them | a [`Sign`] for each member and context | that member |
 //! | after them | scratch, a part for each context | whoever a plan says |
@@ -16,7 +17,7 @@
 use super::Node;
 use super::rma::Reach;
 use crate::am::{Arrival, Handler};
-use crate::coll::{CONTEXTS, Claims, Count, Hall, Inlet, Left, Letter, Sign, Told};
+use crate::coll::{CONTEXTS, Claims, Count, Hall, Inlet, Leavers, Left, Letter, Sign, Told};
 use crate::contract::{At, Half};
 #[cfg(doc)]
 use crate::reference::ARRIVED;
@@ -33,7 +34,10 @@ pub const AHEAD: usize = 2;
 pub const BARRIERS: usize = CONTEXTS;
 
 /// Where inlets begin.
-pub const INLETS: usize = (CONTEXTS + 1) * size_of::<Hall>();
+pub const INLETS: usize = LEAVERS + size_of::<Leavers>();
+
+/// Where it is counted who has left.
+const LEAVERS: usize = (CONTEXTS + 1) * size_of::<Hall>();
 
 /// Scratch of a rank in one context, for the team of all ranks: enough for pages of all, but no more than a small part of a segment.
 pub fn scratch_of_all(node: &Node) -> usize {
@@ -67,6 +71,7 @@ pub struct Desk {
     scratch_len: usize,
     offset: u64,
     halls: *const Hall,
+    leavers: *const Leavers,
     inlets: *const Inlet,
     signs: *const Sign,
     peers: Box<[Peer]>,
@@ -80,6 +85,7 @@ pub struct Desk {
 /// What is reached of a rank's desk; null where nothing is.
 #[derive(Debug)]
 struct Peer {
+    leavers: *const Leavers,
     /// The one that is for this rank.
     inlet: *const Inlet,
     /// Those of this rank.
@@ -113,14 +119,15 @@ impl Desk {
         let part = |block: *mut u8, at: usize| unsafe { block.add(at) };
         let peer = |&rank: &u32| match locate(reach, rank) {
             Some(block) => Peer {
+                leavers: part(block, LEAVERS).cast(),
                 inlet: part(block, INLETS + me * size_of::<Inlet>()).cast(),
                 signs: part(block, signs_at(ranks) + me * CONTEXTS * size_of::<Sign>()).cast(),
                 scratch: part(block, scratch_at(ranks)),
                 bell: node.bell_of(rank),
             },
             None => {
-                let (inlet, signs) = (std::ptr::null(), std::ptr::null());
-                Peer { inlet, signs, scratch: std::ptr::null_mut(), bell: std::ptr::null() }
+                let (leavers, inlet, signs) = (std::ptr::null(), std::ptr::null(), std::ptr::null());
+                Peer { leavers, inlet, signs, scratch: std::ptr::null_mut(), bell: std::ptr::null() }
             }
         };
         let mut peers: Box<[Peer]> = members.iter().map(peer).collect();
@@ -133,6 +140,7 @@ impl Desk {
             scratch_len,
             offset,
             halls: here(first).cast_const().cast(),
+            leavers: part(mine, LEAVERS).cast(),
             inlets: part(mine, INLETS).cast(),
             signs: part(mine, signs_at(ranks)).cast(),
             peers,
@@ -186,6 +194,29 @@ impl Desk {
     pub fn to(&self, to: usize) -> Option<&Inlet> {
         // SAFETY: null, or inside its block; atomics, and words whose users the protocol orders.
         unsafe { self.peers[to].inlet.as_ref() }
+    }
+
+    /// Have members left?
+    #[inline(always)]
+    pub fn have_some_left(&self) -> bool {
+        // SAFETY: inside the own block; atomics.
+        unsafe { (*self.leavers).any() }
+    }
+
+    /// Leaves, with so many collectives and barriers begun, as far as it is told by stores; whether it is.
+    pub fn leave(&self, to: usize, epochs: u64, barriers: u64) -> bool {
+        // SAFETY: null, or inside its block; atomics.
+        let (Some(inlet), Some(leavers)) = (self.to(to), unsafe { self.peers[to].leavers.as_ref() }) else {
+            return false;
+        };
+        let left = &inlet.told[0].signals.2;
+        left.barriers.set(barriers);
+        left.epochs.set(epochs);
+        leavers.add();
+        self.ring(to);
+        // The last: the block may be another's when it has been seen.
+        left.gone.set(1);
+        true
     }
 
     /// What a member has left with.
@@ -288,6 +319,7 @@ impl Desk {
             taken: inlet + (offset_of!(Inlet, taken) + 8 * context) as u64,
             claims: claims.map(|at| signals + (3 * size_of::<Count>() + at) as u64),
             hall: self.offset + (context * size_of::<Hall>()) as u64,
+            leavers: self.offset + LEAVERS as u64,
             left: [offset_of!(Left, epochs), offset_of!(Left, barriers), offset_of!(Left, gone)]
                 .map(|at| signals + (3 * size_of::<Count>() + size_of::<Claims>() + at) as u64),
             sign: self.offset + (signs_at(self.ranks) + (self.rank * CONTEXTS + context) * size_of::<Sign>()) as u64,
@@ -310,6 +342,8 @@ pub struct Words {
     pub claims: [u64; 2],
     /// Arrivals, at the first member on a node.
     pub hall: u64,
+    /// Where it is counted who leaves.
+    pub leavers: u64,
     /// What it leaves with.
     pub left: [u64; 3],
     /// The sign.

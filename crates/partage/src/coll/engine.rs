@@ -50,6 +50,8 @@ pub(crate) struct Engine {
     pub desk: Desk,
     /// The members' ranks.
     members: Box<[u32]>,
+    /// It is the job's, which nobody leaves.
+    is_of_all: bool,
     /// Which members are on which node.
     pub nodes: Arc<Nodes>,
     /// The ranks of the first members on the other nodes.
@@ -330,6 +332,7 @@ impl Engine {
             prepared: RefCell::default(),
             asked: Asked::default(),
             owed: RefCell::new(Vec::with_capacity(OWED)),
+            is_of_all: false,
             members,
             desk,
         }
@@ -344,7 +347,8 @@ impl Engine {
         let offset = taken.map_err(|e| format!("rank {rank}: {} for collectives: {e}", bytes(len)))?;
         let members = (0..n as u32).collect();
         // SAFETY: the first block of this side that any rank takes, so it is at the same place everywhere; nobody gives it back.
-        Ok(unsafe { Engine::new(seat, reach, (members, rank), offset, scratch) })
+        let engine = unsafe { Engine::new(seat, reach, (members, rank), offset, scratch) };
+        Ok(Engine { is_of_all: true, ..engine })
     }
 
     /// The number of a rank among the members.
@@ -368,6 +372,9 @@ impl Engine {
 
     /// A member that will never begin this collective: it has left the team.
     fn left_before(&self, epoch: u64) -> Option<usize> {
+        if !self.desk.have_some_left() {
+            return None;
+        }
         (0..self.desk.ranks()).find(|&m| (1..=epoch + 1).contains(&self.desk.left(m).epochs.get()))
     }
 
@@ -375,7 +382,8 @@ impl Engine {
     #[cold]
     pub fn is_left_by(&self, inner: &Inner, site: Site, member: usize) -> ! {
         let (me, left) = (inner.rank, self.rank_of(member));
-        panic!("{me}: {site}: {left} has dropped this team already; drop it where all members have done with it")
+        let why = "has dropped this team already; drop it where all members have done with it";
+        fail::end_with(format!("{me}: {site}: {left} {why}"))
     }
 
     /// The rank of a member.
@@ -493,11 +501,13 @@ impl Engine {
             return Ok(true);
         }
         self.tell_what_was_taken();
-        if BLOCK {
-            // What is on its way comes within a microsecond. Looking at nothing else, and not pausing, sees it sooner.
-            if inner.seat.waiter().cores() == Cores::Own && (0..LOOKS).any(|_| ready()) {
-                return Ok(true);
-            }
+        // What is on its way comes within a microsecond. Looking at nothing else, and not pausing, sees it sooner.
+        if BLOCK && inner.seat.waiter().cores() == Cores::Own && (0..LOOKS).any(|_| ready()) {
+            return Ok(true);
+        }
+        if BLOCK && self.is_of_all {
+            inner.wait_saying(|| Waits { engine: self, task, step }, ready)?;
+        } else if BLOCK {
             self.wait_unless_left(inner, task, step, &ready)?;
         }
         Ok(BLOCK)

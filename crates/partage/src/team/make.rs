@@ -19,6 +19,7 @@ use super::{Group, Rank, Team, TeamRank};
 use crate::array::Arrays;
 use crate::coll::Engine;
 use crate::error::{Error, Result};
+use crate::fail;
 use crate::job::Inner;
 use partage_conduit::contract::At;
 use partage_conduit::record::Site;
@@ -78,6 +79,7 @@ struct Left {
     /// Members that are told by messages, at which words, and what; whether they were told of the end, and that nothing is under way.
     far: Vec<u32>,
     words: [u64; 3],
+    leavers: u64,
     says: [u64; 2],
     told: Cell<bool>,
     gone: Cell<bool>,
@@ -252,6 +254,9 @@ impl Team {
     fn split_at(&self, site: Site, color: usize, key: i64) -> Team {
         self.may_meet(|| site);
         let all = self.gather_words(site, [color as u64, key as u64]);
+        if self.inner.is_ending() {
+            self.inner.no_result(site);
+        }
         let mut members: Vec<(i64, usize)> = all
             .iter()
             .enumerate()
@@ -279,7 +284,11 @@ impl Team {
         let len = coll::len(n, SCRATCH) as u64;
         let told = Told { list: hash, nth, len: n as u64, common: 0, kind: LIST, offset: 0 };
         let making = Making { inner, site, list: &list, told, len };
-        let offset = making.agree()?;
+        let agreed = making.agree();
+        if inner.is_ending() {
+            inner.no_result(site);
+        }
+        let offset = agreed?;
         inner.teams.made.borrow_mut().insert(hash, nth + 1);
         let mut common = inner.teams.common.borrow_mut();
         list.iter().for_each(|&r| *common.entry(r).or_default() += 1);
@@ -365,9 +374,8 @@ impl Making<'_> {
         {
             let (me, site, mine) = (self.inner.rank, self.site, Ranks(self.list, self.list.len()));
             let (from, theirs) = (other.from, Ranks(&other.ranks, other.what.len as usize));
-            panic!(
-                "{me}: {site}: this rank makes a team of {mine}, rank {from} one of {theirs}; all give the same list"
-            );
+            let both = format!("this rank makes a team of {mine}, rank {from} one of {theirs}");
+            fail::end_with(format!("{me}: {site}: {both}; all give the same list"));
         }
     }
 
@@ -446,19 +454,8 @@ impl Group {
         }
         let [epochs, barriers] = [engine.begun() + 1, own.door.times() + 1];
         let others = (0..desk.ranks()).filter(|&m| m != me);
-        let mut far = vec![];
-        for m in others {
-            match desk.to(m) {
-                Some(inlet) => {
-                    let left = &inlet.told[0].signals.2;
-                    left.barriers.set(barriers);
-                    left.epochs.set(epochs);
-                    left.gone.raise(1);
-                    desk.ring(m);
-                }
-                None => far.push(engine.rank_of(m).0),
-            }
-        }
+        let told_otherwise = others.filter(|&m| !desk.leave(m, epochs, barriers));
+        let far: Vec<u32> = told_otherwise.map(|m| engine.rank_of(m).0).collect();
         // What is left of arrays is the runtime's from now on.
         let (more, their_bytes) = arrays.remains();
         let mut blocks = own.blocks.take();
@@ -472,6 +469,7 @@ impl Group {
             told: Cell::new(far.is_empty()),
             far,
             words: desk.words(0).left,
+            leavers: desk.words(0).leavers,
             says: [epochs, barriers],
         };
         if inner.may_serve() && !inner.is_ending() {
@@ -489,7 +487,7 @@ impl Inner {
         }
         let [epochs, barriers, _] = left.words;
         for &to in &left.far {
-            for (offset, value) in [(barriers, left.says[1]), (epochs, left.says[0])] {
+            for (offset, value) in [(barriers, left.says[1]), (epochs, left.says[0]), (left.leavers, 1)] {
                 self.send_notice(site, At::guarded(to, 0), &[], Notice::Add { offset, value });
             }
         }

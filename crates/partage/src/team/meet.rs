@@ -89,6 +89,9 @@ impl Engine {
 
     /// A member that will not come to this barrier any more.
     fn stays_away(&self, nth: u64) -> Option<usize> {
+        if !self.desk.have_some_left() {
+            return None;
+        }
         (0..self.desk.ranks()).find(|&m| (1..=nth + 1).contains(&self.desk.left(m).barriers.get()))
     }
 }
@@ -134,6 +137,9 @@ impl Team {
     fn compare_tags(&self, Came { tag, aux, .. }: Came, site: Site) -> (u64, Option<u64>) {
         let (kind, value) = tag.encode();
         let all = self.gather_words(site, [kind, value, aux]);
+        if self.inner.is_ending() {
+            return (u64::MAX, None);
+        }
         let tag = |m: usize| Tag::decode(all[m][0], all[m][1]);
         let all_members = 0..all.len();
         let first = all_members.clone().find(|&m| tag(m) != Tag::Plain).unwrap_or(0);
