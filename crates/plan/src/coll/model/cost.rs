@@ -2,8 +2,8 @@
 //! there are.
 //!
 //! A message costs what LogGP says: its sender is busy for the overhead and may send the next one after the gap, or when
-//! all bytes have left; they arrive after the latency; its receiver is busy for the overhead. A get is there and
-//! back. An arrival is seen by all after the latency.
+//! all bytes have left; they arrive after the latency; its receiver is busy for the overhead. Between nodes a get is there and
+//! back; inside a node it is a load, which takes the latency. An arrival is seen by all after the latency.
 //!
 //! Not contained: messages that get in each other's way, caches, letters that wait for the one before to be taken.
 //!
@@ -163,9 +163,12 @@ impl World<'_> {
         true
     }
 
+    fn is_near(&self, a: usize, b: usize) -> bool {
+        self.shape.nodes.as_ref().is_none_or(|nodes| nodes.of(a) == nodes.of(b))
+    }
+
     fn link(&self, a: usize, b: usize) -> Link {
-        let near = self.shape.nodes.as_ref().is_none_or(|nodes| nodes.of(a) == nodes.of(b));
-        if near { self.machine.near } else { self.machine.far }
+        if self.is_near(a, b) { self.machine.near } else { self.machine.far }
     }
 
     /// What all hear of.
@@ -224,7 +227,8 @@ impl World<'_> {
     fn copied(&self, me: usize, step: &Step) -> f64 {
         let there = |rank: usize, len: usize| {
             let link = self.link(me, rank);
-            if rank == me { 0.0 } else { 2.0 * (link.latency + link.overhead) + len as f64 * link.byte }
+            let ways = if self.is_near(me, rank) { 1.0 } else { 2.0 };
+            if rank == me { 0.0 } else { ways * (link.latency + link.overhead) + len as f64 * link.byte }
         };
         match *step {
             Step::Get { from, src, .. } => there(from, src.len),
