@@ -14,9 +14,15 @@
 //! | [`gather_all`](Team::gather_all) | n | n·P | the same on all ranks | the source's length |
 //! | [`exchange`](Team::exchange) | n·P | n·P | block k is of rank k, where it was that of this rank | the source's length / P |
 //! | [`permute`](Team::permute) | n | n | each has the block of the rank that sends to it | the source's length |
+//! | [`reduce`](Team::reduce) | n | n at the root | element i is what all ranks' elements i make | the source's length |
+//! | [`all_reduce`](Team::all_reduce) | n | n | the same on all ranks | the source's length |
+//! | [`prefix_reduce`](Team::prefix_reduce) | n | n | the same of ranks up to each | the source's length |
 //!
-//! What only the root has is ignored elsewhere. A `Vec` as the destination of the last four is made as long as it must be. In place,
-//! the block that stays is where it must be: a root's own block of a gather at its place among the others.
+//! What only the root has is ignored elsewhere. A `Vec` as the destination of the last seven is made as long as it must be. In place,
+//! the block that stays is where it must be: a root's own block of a gather at its place among the others; and a reduction leaves the buffers of others than the root alone.
+//!
+//! [`fold`](Team::fold) and [`prefix_fold`](Team::prefix_fold) reduce a sequence that is spread over ranks, as UPC does. [`counts`](Collective::counts) and
+//! [`varying`](Collective::varying) are for blocks of different lengths, [`filter`](Collective::filter) for some ranks only.
 //!
 //! # Sync modes
 //! [`In`] says when data may be touched, [`Out`] when a rank may return ([`Collective::sync`]); the default is `All`, `All`, which is as if there

@@ -14,6 +14,7 @@ use std::marker::PhantomData;
 ///
 /// `Copy + 'static`, because a [`Plan`](super::Plan) keeps it. A program's own may be a type that implements this; most are closures
 /// in [`Commutative`] or [`Ordered`].
+#[diagnostic::on_unimplemented(message = "`{Self}` is no operation of `{T}`")]
 pub trait ReduceOp<T>: Copy + 'static {
     /// Operands must keep their order.
     const ORDERED: bool = false;
