@@ -522,12 +522,12 @@ mod tests {
     fn what_is_measured_can_be_chosen() {
         let all = jobs(&parse("").unwrap());
         assert_eq!(all.iter().map(|(ranks, _)| *ranks).collect::<Vec<_>>(), [2, 4, 8, 16]);
-        assert!(all.iter().all(|(_, cells)| cells.len() == 6 * 4 * 2 + 1));
+        assert!(all.iter().all(|(_, cells)| cells.len() == 9 * 4 * 2 + 1));
         let some = parse("--ranks 4,3 --bytes 8,2k --only scatter/2048,gather/8/3/my-my").unwrap();
         let count: Vec<_> = jobs(&some).iter().map(|(ranks, cells)| (*ranks, cells.len())).collect();
         assert_eq!(count, [(4, 2), (3, 4)]);
         assert!(check(&some, 2).is_ok());
-        assert!(check(&parse("--only reduce").unwrap(), 2).is_err_and(|why| why.contains("broadcast/8/2/all-all")));
+        assert!(check(&parse("--only reduction").unwrap(), 2).is_err_and(|why| why.contains("broadcast/8/2/all-all")));
         assert!(check(&parse("--cores 4").unwrap(), 2).is_err_and(|why| why.contains("--cores")));
         for bad in ["--ranks 1", "--ranks 65", "--bytes 7", "--rounds 0", "--ranks x"] {
             assert!(parse(bad).is_err(), "{bad}");
