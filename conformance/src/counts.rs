@@ -92,6 +92,12 @@ fn wrong(job: &Job) {
     };
     says(of(&vec![0; size + 1]), "one count for each rank");
     says(of(&vec![4; size]), "the counts make");
+    if size > 1 {
+        // Their sum would be that of the source, if it wrapped.
+        let mut counts = vec![0; size];
+        (counts[0], counts[1]) = (usize::MAX, 4);
+        says(of(&counts), "more than any memory has");
+    }
     says(refusal("no counts", || job.exchange(&[1]).varying().to(&mut vec![]).run()), "say what goes to each");
     says(refusal("a broadcast", || job.broadcast(&[1]).varying().to(&mut [0]).run()), "there are exchange");
     let in_place = || job.gather_all(&mut vec![1; 3]).varying().run();

@@ -388,6 +388,10 @@ fn wrong(job: &Job) {
     assert!(said.contains(&format!("{me}: broadcast: this array is of another team")), "{said}");
     let said = refusal("a team's array", || job.broadcast(&mut ours).run());
     assert!(said.contains("of another team"), "{said}");
+    let said = refusal("a fold of the job's", || team.fold(&all, Sum).run());
+    assert!(said.contains(&format!("{me}: fold: this array is of another team")), "{said}");
+    let said = refusal("prefixes of the job's", || team.prefix_fold(&mut all, Sum).run());
+    assert!(said.contains(&format!("{me}: prefix_fold: this array is of another team")), "{said}");
     let said = refusal("a phase", || job.phase(ours.owned(), |_| ()));
     assert!(said.contains(&format!("{me}: phase: this array is of another team")), "{said}");
     let said = refusal("no root", || team.broadcast(&mut [0]).root(TeamRank(n)).run());

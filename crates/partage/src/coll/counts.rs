@@ -86,7 +86,7 @@ impl<T: Pod> Counted<'_, T, Ready> {
         let Some(dest) = &all.dest else { all.not_counted(site, "is not in place; give a destination") };
         all.apart(dest, site);
         let (sent, come) = all.lengths(counts, len, site);
-        all.make_room(dest, come.iter().sum(), site);
+        all.make_room(dest, all.total(&come, site), site);
         let (kind, _) = all.part(&dest.what, site, &mut task.bases[1]);
         // Each touches its own data only.
         let shared = source == Kind::Shared || kind == Kind::Shared;
@@ -131,7 +131,7 @@ impl<T: Pod> Collective<'_, T, Ready> {
                 self.not_counted(site, &format!("there must be one count for each rank: {size}, not {}", counts.len()));
             }
             let (said, what) =
-                if gives { (counts.iter().sum(), "the counts make") } else { (counts[me], "its count is") };
+                if gives { (self.total(counts, site), "the counts make") } else { (counts[me], "its count is") };
             if said != len {
                 self.not_counted(site, &format!("the source has {len} elements, where {what} {said}"));
             }
@@ -163,6 +163,13 @@ impl<T: Pod> Collective<'_, T, Ready> {
             }
             _ => self.not_counted(site, "there are exchange, gather_all, gather and scatter"),
         }
+    }
+
+    /// All of them together. (A sum that wraps could be the buffer's length, and blocks would lie outside of it.)
+    #[track_caller]
+    fn total(&self, counts: &[usize], site: Site) -> usize {
+        let sum = counts.iter().try_fold(0usize, |sum, &n| sum.checked_add(n));
+        sum.unwrap_or_else(|| self.not_counted(site, "the counts make more than any memory has"))
     }
 
     /// What comes must have room.

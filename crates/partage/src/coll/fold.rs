@@ -9,7 +9,7 @@
 
 use super::buffer::{Dest, Ready, Side, Source, What};
 use super::reduce::{OrNone, ReduceOp, as_two, fold, or_none};
-use super::{In, Out};
+use super::{In, Out, is_of_others};
 use crate::array::SharedArray;
 use crate::team::{Team, TeamRank};
 use bytemuck::Pod;
@@ -19,6 +19,7 @@ use partage_conduit::copy;
 use partage_conduit::record::Site;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::rc::Rc;
 
 /// A reduction of a sequence that is described. All ranks have the result, [`In::All`], [`Out::All`], if nothing else is said.
 #[must_use = "a collective does nothing until `run`"]
@@ -300,6 +301,9 @@ impl<T: Pod> Rows<T> {
                 let array = unsafe { &**array };
                 if array.is_empty() {
                     array.check_usable(site.call);
+                }
+                if !Rc::ptr_eq(&array.group, &team.group) {
+                    is_of_others(team, site);
                 }
                 Rows::of_array(team, array, range.clone(), ordered)
             }

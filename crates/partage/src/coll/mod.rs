@@ -459,6 +459,13 @@ impl<T: Pod, M: Meets<T>> Plan<T, M> {
     }
 }
 
+/// A team's collectives know where its own arrays' parts are: those of others lie elsewhere, and have other lengths.
+#[cold]
+#[track_caller]
+fn is_of_others(team: &Team, site: Site) -> ! {
+    panic!("{}: {}: this array is of another team; give one that this team has made", team.inner.rank, site.call)
+}
+
 impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
     /// Says what is to be done; false if that is nothing. (In line, the builder would be copied once more.)
     #[inline(never)]
@@ -617,7 +624,7 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
                     array.check_usable(site.call);
                 }
                 if !Rc::ptr_eq(&array.group, &self.team.group) {
-                    self.is_of_others(site);
+                    is_of_others(self.team, site);
                 }
                 if range.start == 0 && range.end == array.spread.len() {
                     *base = Base::Same(array.start);
@@ -626,15 +633,6 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
                 (Kind::Shared, self.share(array, range, base))
             }
         }
-    }
-
-    #[cold]
-    #[track_caller]
-    fn is_of_others(&self, site: Site) -> ! {
-        panic!(
-            "{}: {}: this array is of another team; give one that this team has made",
-            self.team.inner.rank, site.call
-        )
     }
 
     /// Some elements of an array.
