@@ -129,3 +129,69 @@ fn collectives_that_are_under_way_when_a_rank_fails() {
     }
     assert_eq!(partage::test(2, |job| job.value(job.rank().0).gather_all()), [[0, 1], [0, 1]]);
 }
+
+/// The function of a reduction that was started fails wherever its rank waits; the job ends with its words.
+#[test]
+fn a_function_of_a_started_reduction_fails() {
+    for wait in [false, true] {
+        let said = failing(3, |job| {
+            let mut v = vec![job.rank().0; 1000];
+            let f = Ordered(|a: u32, b: u32| if b == 2 { panic!("two is too many") } else { a + b });
+            job.scope(|s| {
+                let event = job.all_reduce(&mut v, f).start(s);
+                if wait {
+                    event.wait();
+                }
+            });
+        });
+        assert!(said.contains("two is too many"), "{said}");
+    }
+    assert_eq!(partage::test(3, |job| job.value(1).sum()), [3; 3]);
+}
+
+/// Who waits for a member that has left unwinds out of its scope, and nothing of what was started is under way then.
+#[test]
+fn a_scope_of_a_team_that_was_left() {
+    let said = failing(3, |job| {
+        let team = job.split(0);
+        if job.rank().0 == 2 {
+            drop(team);
+            job.wait_until(|| false);
+        } else {
+            let mut v = vec![7u64; 9];
+            job.scope(|s| drop(team.gather_all(&mut v).start(s)));
+        }
+    });
+    assert!(said.contains("rank 2 has dropped this team already"), "{said}");
+    partage::test(3, |job| assert!(format!("{:?}", job.split(0)).contains("Team")));
+}
+
+/// Elements of which not all ranks' scratch has room for one are refused, or pass in another way.
+#[test]
+fn elements_that_are_large() {
+    type Large = [u64; 300];
+    let sum = Commutative(|a: Large, b: Large| std::array::from_fn(|i| a[i] + b[i]));
+    for n in [1, 3, 17] {
+        partage::test(16, |job| {
+            let team = job.split(0);
+            let mut v = vec![[1; 300]; n];
+            team.all_reduce(&mut v, sum).run();
+            assert!(v.iter().all(|x| *x == [16; 300]));
+            for name in ["slices", "ring", "slices:pull", "chain/4", "flat"] {
+                let said = catch_unwind(AssertUnwindSafe(|| {
+                    let mut v = vec![[1; 300]; n];
+                    team.all_reduce(&mut v, sum).algorithm(name).run();
+                    v
+                }));
+                match said {
+                    Ok(v) => assert!(v.iter().all(|x| *x == [16; 300]), "{name}"),
+                    Err(why) => {
+                        let why = why.downcast_ref::<String>().expect("words");
+                        assert!(why.contains("cannot be taken: there is not scratch enough"), "{name}: {why}");
+                    }
+                }
+                job.barrier();
+            }
+        });
+    }
+}

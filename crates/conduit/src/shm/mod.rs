@@ -124,6 +124,7 @@ pub struct Node {
     mailboxes: mailbox::Mailboxes,
     locks: lock::Locks,
     cores: Cores,
+    is_crowded: bool,
     radix: usize,
     bind: bool,
     word: Vec<u8>,
@@ -363,6 +364,14 @@ impl Node {
             2 => Cores::Shared,
             _ => judge_cores(&told, me),
         };
+        let is_crowded = match told[0].cores_told {
+            1 => false,
+            2 => true,
+            _ => {
+                let first = |&i: &usize| !told[..i].iter().any(|h| h.network.machine == told[i].network.machine);
+                (0..told.len()).filter(first).any(|i| judge_cores(&told, i) == Cores::Shared)
+            }
+        };
         let hosts = told.iter().map(|h| (text(&h.host), h.pid)).collect();
         let radix = match cores {
             Cores::Shared => 0,
@@ -395,6 +404,7 @@ impl Node {
             mailboxes,
             locks: lock::Locks::default(),
             cores,
+            is_crowded,
             radix,
             bind,
             word: vec![],
@@ -437,6 +447,11 @@ impl Node {
     /// Do ranks have a core each?
     pub fn cores(&self) -> Cores {
         self.cores
+    }
+
+    /// Do ranks of some machine share cores? The answer is the same on all ranks of the job.
+    pub fn is_crowded(&self) -> bool {
+        self.is_crowded
     }
 
     /// What the pages are.

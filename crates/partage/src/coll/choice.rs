@@ -3,7 +3,6 @@
 use super::engine::Engine;
 use crate::job::Inner;
 use partage_conduit::coll::LETTER;
-use partage_conduit::wait::Cores;
 use partage_plan::coll::name::Error;
 use partage_plan::coll::{Algorithm, In, Kind, Op, OpKind, Out, Plan, Setting, Shape, Way};
 use std::cell::RefCell;
@@ -229,23 +228,32 @@ impl Engine {
     /// Which algorithm is taken, and in how many parts a block passes.
     fn cut(&self, inner: &Inner, call: &Call) -> Cut {
         let algorithm = self.choose(inner, call);
-        let longest = longest_part(self, call, &algorithm);
+        let Some(part) = self.part(call, &algorithm) else {
+            let (me, op, grain, room) = (inner.rank, call.op, call.grain, self.desk.scratch_len());
+            panic!(
+                "{me}: {op}: an element has {grain} bytes, for which {room} of scratch are too few; make elements smaller"
+            );
+        };
+        Cut { algorithm, part, parts: call.len.div_ceil(part).max(1) }
+    }
+
+    /// How many bytes pass at a time, if there is scratch for that. Elements that are combined are whole.
+    fn part(&self, call: &Call, algorithm: &Algorithm) -> Option<usize> {
         let usual = PACKETS[usize::from(call.len > SHORT)];
-        let part = match (longest, algorithm.packet) {
+        let longest = match (longest_part(self, call, algorithm), algorithm.packet) {
             (Some(longest), packet) => longest.min(packet.unwrap_or(usual)),
             (None, packet) => packet.unwrap_or(call.len),
         };
-        // Elements that are combined are whole.
         let grain = call.grain as usize;
-        let part = (part.min(call.len) / grain * grain).max(grain);
-        if longest.is_some_and(|longest| longest < part) {
-            let (me, room) = (self.desk.rank(), self.desk.scratch_len());
-            panic!(
-                "rank {me}: {}: an element has {grain} bytes, and scratch {room} for all ranks; make elements smaller",
-                call.op
-            );
+        let whole = |len: usize| (len / grain * grain).max(grain);
+        let call = Call { from: UNKNOWN, ..*call };
+        let fits = |len: usize| shape(self, &call, algorithm, len).scratch() <= self.desk.scratch_len();
+        // Each rank may have a part of one element, which is more than its share of few.
+        let mut part = whole(longest.min(call.len));
+        while part > grain && !fits(part) {
+            part = whole(part / 2);
         }
-        Cut { algorithm, part, parts: call.len.div_ceil(part).max(1) }
+        (call.len == 0 || fits(part)).then_some(part)
     }
 
     fn choose(&self, inner: &Inner, call: &Call) -> Algorithm {
@@ -275,12 +283,14 @@ impl Engine {
     /// Can this engine run it? The answer is the same on all ranks.
     fn can_run(&self, call: &Call, algorithm: &Algorithm) -> bool {
         match (algorithm.flow, algorithm.way) {
-            (flow, _) if flow.touches_all() => call.op != OpKind::Permute && self.desk.reaches_all(),
+            (flow, _) if flow.touches_all() => {
+                call.op != OpKind::Permute && self.desk.reaches_all() && self.part(call, algorithm).is_some()
+            }
             (_, Way::Mail) => {
                 let part = algorithm.packet.unwrap_or(call.len).min(call.len);
                 part <= LETTER && longest_letter(self, call, algorithm, part) <= LETTER
             }
-            _ => longest_part(self, call, algorithm).is_none_or(|longest| longest >= call.grain as usize),
+            _ => self.part(call, algorithm).is_some(),
         }
     }
 
@@ -288,7 +298,7 @@ impl Engine {
         Setting {
             ranks: self.desk.ranks(),
             nodes: !self.desk.reaches_all(),
-            crowded: inner.seat.node().cores() == Cores::Shared,
+            crowded: inner.seat.node().is_crowded(),
             sync: call.sync,
             source: call.source,
             dest: call.dest,

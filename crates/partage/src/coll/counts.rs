@@ -196,7 +196,8 @@ impl<T: Pod> Collective<'_, T, Ready> {
             op: self.op,
             root: self.root.0,
             from: UNKNOWN,
-            len: 0,
+            // Of the others ranks know different sums.
+            len: if same { come.iter().sum::<usize>() * size_of::<T>() } else { 0 },
             sync: (In::My, Out::My),
             source: Kind::Private,
             dest: Kind::Private,

@@ -619,12 +619,49 @@ impl Engine {
     }
 }
 
+/// What is left of what was started in a scope is given up, whatever ends it: then nothing of it touches memory any more.
+struct GivenUp<'a> {
+    inner: &'a Inner,
+    site: Site,
+    since: u64,
+}
+
+impl GivenUp<'_> {
+    fn is_one(&self, task: &Task) -> bool {
+        task.started.get() >= self.since
+    }
+
+    fn next(&self) -> Option<(Rc<Group>, Rc<Task>)> {
+        self.inner.pending.all.borrow().iter().find(|(_, task)| self.is_one(task)).cloned()
+    }
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        if self.next().is_some() {
+            self.inner.complete_far(self.site);
+            let mut all = self.inner.pending.all.borrow_mut();
+            let given_up: Vec<_> = all.extract_if(.., |(_, task)| self.is_one(task)).collect();
+            // A team may end with them, and tell others.
+            drop(all);
+            drop(given_up);
+        }
+    }
+}
+
 /// Collectives of all teams that this rank has started and that have not ended.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Pending {
     all: RefCell<Vec<(Rc<Group>, Rc<Task>)>>,
     /// How many there were.
     count: Cell<u64>,
+}
+
+impl fmt::Debug for Pending {
+    /// Tasks have teams, which have the job, which has these.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pending({} of {})", self.all.borrow().len(), self.count.get())
+    }
 }
 
 impl Pending {
@@ -666,24 +703,31 @@ impl Inner {
         let waits = || Waits { engine: &group.engine, task, step: step() };
         self.wait_saying(waits, || task.is_done() || left().is_some())?;
         match left() {
+            // What unwinds already says why.
+            Some(_) if !task.is_done() && std::thread::panicking() => Err(Aborted),
             Some(member) if !task.is_done() => group.engine.is_left_by(self, task.site, member),
             _ => Ok(()),
         }
     }
 
-    /// Waits for all that were started since there had been so many: the end of a scope. If the job ends they are given up: the network
-    /// is waited for, and nothing of them touches memory after that. Only then does this unwind.
+    /// Waits for all that were started since there had been so many: the end of a scope. If the job ends, or one of them fails, they are given
+    /// up: the network is waited for, and nothing of them touches memory after that. Only then does this unwind.
     pub fn complete_started(self: &Rc<Self>, site: Site, since: u64) {
-        let is_one = |task: &Task| task.started.get() >= since;
-        let all = &self.pending.all;
+        let given_up = GivenUp { inner: self, site, since };
         loop {
             // Nothing is borrowed while it waits.
-            let Some((group, task)) = all.borrow().iter().find(|(_, task)| is_one(task)).cloned() else { return };
-            let waited = if self.is_ending() { Err(Aborted) } else { self.wait_for_task(&group, &task) };
+            let Some((group, task)) = given_up.next() else { return };
+            // Nobody goes on with one of which a step has panicked.
+            let failed = task.busy.get();
+            let waited = match failed || self.is_ending() {
+                true => Err(Aborted),
+                false => self.wait_for_task(&group, &task),
+            };
             if waited.is_err() {
-                self.complete_far(site);
-                let given_up: Vec<_> = all.borrow_mut().extract_if(.., |(_, task)| is_one(task)).collect();
                 drop(given_up);
+                if failed && !std::thread::panicking() {
+                    panic!("{}: {site}: a function of the {} that was started here has panicked", self.rank, task.site);
+                }
                 return self.unless_over(waited);
             }
         }

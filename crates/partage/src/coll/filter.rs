@@ -46,6 +46,9 @@ impl<T: Pod, M: Meets<T>> Filtered<'_, T, M> {
     pub fn run(self) {
         let Filtered { of, team } = self;
         let (site, home, me) = (of.site(), of.team, of.team.inner.rank);
+        if of.algorithm != 0 {
+            panic!("{me}: {}: with a filter no algorithm can be named; set PARTAGE_COLL", site.call);
+        }
         team.may_meet(|| site);
         let places: Vec<usize> = team
             .members()

@@ -429,11 +429,12 @@ impl Now<'_> {
         Ok(true)
     }
 
-    /// Elements of a buffer. Arrays are all that a program can touch while a plan runs.
+    /// Elements of a buffer.
     #[inline(always)]
     fn elements(&self, buffer: Buffer, at: *mut u8) -> Elements {
         let base = match buffer {
-            Buffer::Scratch => return Elements { at, shared: false },
+            // Ranks that disagree would write there.
+            Buffer::Scratch => return Elements { at, shared: true },
             Buffer::Source => &self.task.bases[0],
             Buffer::Dest => &self.task.bases[1],
         };
