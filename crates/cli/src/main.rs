@@ -56,8 +56,18 @@ enum What {
     BenchSide(bench::coll::SideOptions),
 }
 
+/// What was asked for. Understanding it takes more stack, in debug builds, than a user may have set.
+fn asked() -> What {
+    let parsed = std::thread::Builder::new().stack_size(4 << 20).spawn(Command::parse).map(|thread| thread.join());
+    match parsed {
+        Ok(Ok(command)) => command.what,
+        // There is no other thread to be had.
+        _ => Command::parse().what,
+    }
+}
+
 fn main() -> ExitCode {
-    let code = match Command::parse().what {
+    let code = match asked() {
         What::Run(options) => run::run(options),
         What::Demo(options) => demo::demo(options),
         What::Info => info::info(),
