@@ -247,7 +247,10 @@ impl Engine {
         let grain = call.grain as usize;
         let whole = |len: usize| (len / grain * grain).max(grain);
         let call = Call { from: UNKNOWN, ..*call };
-        let fits = |len: usize| shape(self, &call, algorithm, len).scratch() <= self.desk.scratch_len();
+        let fits = |len: usize| {
+            let shape = shape(self, &call, algorithm, len);
+            shape.fits() && shape.scratch() <= self.desk.scratch_len()
+        };
         // Each rank may have a part of one element, which is more than its share of few.
         let mut part = whole(longest.min(call.len));
         while part > grain && !fits(part) {
@@ -274,6 +277,9 @@ impl Engine {
             }
             () if alone && call.op == OpKind::Permute => Some("no rank knows the whole permutation"),
             () if alone && !self.desk.reaches_all() => Some("ranks are on several nodes"),
+            () if !shape(self, &Call { from: UNKNOWN, ..*call }, algorithm, call.len).fits() => {
+                Some("operands keep their order, and ranks of a node do not follow one another")
+            }
             () if !self.can_run(call, algorithm) && algorithm.way == Way::Mail => Some("a letter has 56 bytes"),
             () if !self.can_run(call, algorithm) => Some("there is not scratch enough"),
             () => None,
@@ -288,7 +294,9 @@ impl Engine {
             }
             (_, Way::Mail) => {
                 let part = algorithm.packet.unwrap_or(call.len).min(call.len);
-                part <= LETTER && longest_letter(self, call, algorithm, part) <= LETTER
+                part <= LETTER
+                    && self.part(call, algorithm).is_some()
+                    && longest_letter(self, call, algorithm, part) <= LETTER
             }
             _ => self.part(call, algorithm).is_some(),
         }
