@@ -4,7 +4,7 @@
 //! is bytes that follow from the call's key, `r` and `b`; so each rank knows what its buffers have before and after. What does
 //! not matter is trash, and stays as it is. Nothing here meets between calls unless a sync mode asks for it.
 
-use crate::{Case, Random, are, attempt, fill, mixed, plenty, refusal, value};
+use crate::{Case, Random, are, attempt, fill, is_left_out, mixed, plenty, refusal, value};
 use partage::bytemuck::{cast_slice, cast_slice_mut};
 use partage::coll::{Collective, NeedsTo, Ready, Source};
 use partage::prelude::*;
@@ -520,7 +520,7 @@ fn kinds(job: &Job) {
         for (op, &n) in OPS.into_iter().flat_map(|op| lengths.iter().map(move |n| (op, n))) {
             let blocks = if matches!(op, GatherAll | Exchange) { job.size() * job.size() } else { job.size() };
             let bytes = n * size_of::<T>() * blocks;
-            if bytes > one {
+            if bytes > one || is_left_out(&mut random) {
                 continue;
             }
             for _ in 0..(all / bytes.max(1)).clamp(1, (16 / job.size()).clamp(1, 4)) {
@@ -646,6 +646,9 @@ fn values(job: &Job) {
     }
     let mut random = Random::new(8);
     for _ in 0..(100 / job.size()).clamp(4, 25) {
+        if is_left_out(&mut random) {
+            continue;
+        }
         of::<u8>(job, &mut random);
         of::<u64>(job, &mut random);
         of::<Triple>(job, &mut random);

@@ -62,9 +62,18 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(&litmus::CASES)
 }
 
+fn scale() -> f64 {
+    std::env::var("SCALE").map_or(1.0, |text| text.parse().expect("SCALE is a number"))
+}
+
+/// Of cases that are alike some are left out where a suite is to be short: the same on all ranks.
+pub fn is_left_out(random: &mut Random) -> bool {
+    random.below(4) > 0 && scale() < 0.5
+}
+
 /// How many messages a flood has, each rank's part: as many in all on few ranks as on many. `SCALE` multiplies it.
 pub fn plenty(job: &Job, of_all: usize) -> usize {
-    let scale = std::env::var("SCALE").map_or(1.0, |text| text.parse::<f64>().expect("SCALE is a number"));
+    let scale = scale();
     let slower = if cfg!(debug_assertions) { 10.0 } else { 1.0 };
     ((of_all as f64 * scale / slower) as usize / job.size()).max(20)
 }
