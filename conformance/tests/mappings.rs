@@ -316,9 +316,10 @@ fn mpirun_over_two_hosts() {
         return;
     }
     let Some(namespaces) = Namespaces::up() else { return };
-    for (processes, threads) in [("4", "1"), ("2", "2")] {
+    // All of it once, and of a mix what depends on who is where.
+    for (processes, threads, only) in [("4", "1", ""), ("2", "2", "collectives")] {
         let mut command = namespaces.ci("netns-mpirun");
         command.args([processes, SUITE]);
-        ends_well(command, &[SHORT, ("PARTAGE_THREADS", threads)]);
+        ends_well(command, &[SHORT, ("PARTAGE_THREADS", threads), ("ONLY", only)]);
     }
 }
