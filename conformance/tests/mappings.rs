@@ -317,9 +317,10 @@ fn mpirun_over_two_hosts() {
     }
     let Some(namespaces) = Namespaces::up() else { return };
     // All of it once, and of a mix what depends on who is where.
-    for (processes, threads, only) in [("4", "1", ""), ("2", "2", "collectives")] {
+    let some = [("PARTAGE_THREADS", "2"), ("ONLY", "collectives"), SHORT];
+    for (processes, settings) in [("4", &some[2..]), ("2", &some[..])] {
         let mut command = namespaces.ci("netns-mpirun");
         command.args([processes, SUITE]);
-        ends_well(command, &[SHORT, ("PARTAGE_THREADS", threads), ("ONLY", only)]);
+        ends_well(command, settings);
     }
 }
