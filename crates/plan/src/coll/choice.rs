@@ -152,9 +152,9 @@ impl Table {
         permute.node.all:0-256:last;256-:flat:push \
         all_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-512k:coop@16k;512k-:slices:split \
         all_reduce.node.all:0-1k:last;1k-:slices:split \
-        reduce.node.all.two:0-1k:leader;1k-16k:flat:pull;16k-:coop@16k \
+        reduce.node.all.two:0-1k:leader;1k-16k:flat:pull;16k-512k:slices:split;512k-:coop@16k \
         reduce.node.all:0-1k:last;1k-:slices:split \
-        prefix_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-512k:coop@16k;512k-:slices:split \
+        prefix_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-512k:slices:split;512k-:flat:pull \
         prefix_reduce.node.all:0-1k:last;1k-:slices:split \
         all_reduce.node.cores.more:0-256:doubling:mail \
         prefix_reduce.node.cores.more:0-256:dissemination:mail \
