@@ -36,7 +36,7 @@ use partage_conduit::shm::rma::Reach;
 use partage_conduit::shm::{Seat, bytes};
 use partage_conduit::signal::Notice;
 use partage_conduit::sync::light_fence;
-use partage_conduit::wait::{Aborted, Cores};
+use partage_conduit::wait::Aborted;
 use partage_plan::coll::{Nodes, Plan, Signal, Step};
 use partage_plan::layout::Spread;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -79,9 +79,6 @@ const APART: u64 = CONTEXTS as u64 - 1;
 
 /// So many letters are taken before their senders are told, unless this rank has to wait.
 pub(super) const OWED: usize = CONTEXTS / 2;
-
-/// So often a rank that has a core looks at what it waits for, before it serves others.
-const LOOKS: u32 = 512;
 
 /// What a rank knows of a context.
 #[derive(Debug, Default)]
@@ -501,10 +498,6 @@ impl Engine {
             return Ok(true);
         }
         self.tell_what_was_taken();
-        // What is on its way comes within a microsecond. Looking at nothing else, and not pausing, sees it sooner.
-        if BLOCK && inner.seat.waiter().cores() == Cores::Own && (0..LOOKS).any(|_| ready()) {
-            return Ok(true);
-        }
         if BLOCK && self.is_of_all {
             inner.wait_saying(|| Waits { engine: self, task, step }, ready)?;
         } else if BLOCK {
