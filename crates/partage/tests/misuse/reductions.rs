@@ -16,9 +16,8 @@ fn a_function_of_another_type(job: &Job, a: &SharedArray<u64>) {
     job.fold(a, Commutative(|x: u32, y: u32| x.max(y))).run();
 }
 
-fn a_function_that_owns(job: &Job) {
-    let names = vec![1u64];
-    job.all_reduce(&mut [1u64], Commutative(move |x: u64, y| x + y + names[0])).run();
+fn a_function_that_owns<F: Fn(u64, u64) -> u64 + Clone + 'static>(job: &Job, f: F) {
+    job.all_reduce(&mut [1u64], Commutative(f)).run();
 }
 
 fn no_destination(job: &Job) {
