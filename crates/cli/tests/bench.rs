@@ -58,15 +58,17 @@ fn what_cannot_be_measured_is_said() {
         ("--bytes 9", "multiple of 8"),
         ("--ranks 1", "1 is not in 2..=64"),
         ("--cores 1", "two are needed"),
+        ("--only gather --algorithm nonsense", "nonsense"),
     ] {
         let out = collectives(args);
         let said = String::from_utf8(out.stderr).unwrap();
         assert!(out.status.code() == Some(2) && said.contains(why), "{args}: {said}");
     }
-    let out = collectives("--rounds 1 --ranks 2 --bytes 8 --no-peers --only gather --algorithm nonsense");
+    // A name that there is, of what gathers do not have.
+    let out = collectives("--rounds 1 --ranks 2 --bytes 8 --no-peers --only gather --algorithm doubling");
     let said = String::from_utf8(out.stderr).unwrap();
     assert!(
-        out.status.code() == Some(1) && said.contains("nonsense") && said.contains("2 ranks: ours: ended"),
+        out.status.code() == Some(1) && said.contains("doubling") && said.contains("2 ranks: ours: ended"),
         "{said}"
     );
 }

@@ -375,6 +375,38 @@ mod models {
         });
     }
 
+    /// Two collectives in one context, in which a block goes to a rank that does not know it: it hears of both, however far the other is
+    /// ahead, and sees what was done before each claim.
+    #[test]
+    fn loom_claims_stay_until_they_were_taken() {
+        bounded(|| {
+            let all = Arc::new((
+                Claims::default(),
+                Claims::default(),
+                [Sleeper::default(), Sleeper::default()],
+                Plain::default(),
+            ));
+            let other = all.clone();
+            let thread = loom::thread::spawn(move || {
+                let (to_reader, to_writer, sleepers, data) = &*other;
+                for n in 1..=2 {
+                    sleepers[1].until(|| to_reader.made.get() == n);
+                    assert_eq!(data.get(), n);
+                    to_writer.taken.raise(n);
+                    sleepers[0].bell.ring_after_fence();
+                }
+            });
+            let (to_reader, to_writer, sleepers, data) = &*all;
+            for n in 1..=2 {
+                sleepers[0].until(|| to_writer.taken.get() >= n - 1);
+                data.set(n);
+                to_reader.made.raise(n);
+                sleepers[1].bell.ring_after_fence();
+            }
+            thread.join().unwrap();
+        });
+    }
+
     /// Who has seen that a member has left has seen what it signaled before.
     #[test]
     fn loom_who_leaves_has_signaled() {

@@ -30,6 +30,7 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use partage_conduit::topology;
+use partage_plan::coll::Algorithm;
 use rustix::process::{Pid, Signal, kill_process};
 use stage::{By, MOST_RANKS, Order, Sample, Stage};
 use std::hint::black_box;
@@ -64,14 +65,19 @@ pub struct Options {
     #[arg(long)]
     private: bool,
     /// Another algorithm than the library's choice
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = algorithm)]
     algorithm: Option<String>,
     /// Measure this algorithm too, and the ratio to it
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = algorithm)]
     against: Option<String>,
     /// Only the library and the code by hand
     #[arg(long)]
     no_peers: bool,
+}
+
+/// A name that there is; else it is said here, once, and not by each rank.
+fn algorithm(name: &str) -> Result<String, String> {
+    name.parse().map(|_: Algorithm| name.to_owned()).map_err(|e| e.to_string())
 }
 
 /// What `bench-side` takes.
