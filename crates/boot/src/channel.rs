@@ -23,7 +23,7 @@ use crate::verdict::Death;
 use crate::{Error, wire};
 
 /// Version of this protocol.
-const AGENT: u32 = 1;
+const AGENT: u32 = 2;
 const HELLO: &str = "partage-agent";
 /// The longest frame, without its length.
 const FRAME_MAX: usize = 16 << 20;
@@ -266,6 +266,7 @@ impl Message for Command {
                 Order::Input(bytes) => _ = to.byte(10).bytes(bytes),
                 Order::Hold { stream, hold } => _ = to.byte(11).number(*stream).flag(*hold),
                 Order::End { left } => _ = to.byte(12).flag(*left),
+                Order::SendAll { line } => _ = to.byte(13).bytes(line.as_bytes()),
             },
         }
     }
@@ -304,6 +305,7 @@ impl Message for Command {
             10 => Order::Input(from.bytes()?.to_vec()),
             11 => Order::Hold { stream: from.number()?, hold: from.flag()? },
             12 => Order::End { left: from.flag()? },
+            13 => Order::SendAll { line: from.text()? },
             _ => return None,
         }))
     }
@@ -505,6 +507,7 @@ mod tests {
         let mut commands = vec![Command::Plan(plan), Command::Start, Command::Ping];
         let orders = [
             Order::Send { process: 2, line: "cmd=barrier_out rc=0\n".into() },
+            Order::SendAll { line: "cmd=barrier_out rc=0\n".into() },
             Order::Refuse { process: 1 },
             Order::Signal { signal: 15, spare: Some(1) },
             Order::Signal { signal: 9, spare: None },
@@ -592,7 +595,7 @@ mod tests {
         let noise = format!("Welcome to b\nlast login: never{hello}");
         assert_eq!(greeted(noise.as_bytes()).unwrap(), Some(noise.len()));
         assert_eq!(greeted(&noise.as_bytes()[..noise.len() - 1]).unwrap(), None);
-        let other = hello.replace("protocol=1 version=", "protocol=77 version=9.");
+        let other = hello.replace("protocol=2 version=", "protocol=77 version=9.");
         let line = greeted(other.as_bytes()).unwrap_err().to_string();
         assert!(line.contains("another version: 9.") && line.contains("protocol 77"), "{line}");
         assert!(greeted(b"partage-agent\n").is_err());

@@ -76,6 +76,8 @@ pub(crate) enum Event {
 pub(crate) enum Order {
     /// A line for a process, newline included.
     Send { process: usize, line: String },
+    /// The same for every process.
+    SendAll { line: String },
     /// Listens no more to a process.
     Refuse { process: usize },
     /// To all process groups but that of `spare`.
@@ -253,6 +255,12 @@ impl Crew {
         match order {
             Order::Send { process, line } => {
                 if let Some(index) = self.index(process) {
+                    self.members[index].answers.extend(line.as_bytes());
+                    self.answer(index);
+                }
+            }
+            Order::SendAll { line } => {
+                for index in 0..self.members.len() {
                     self.members[index].answers.extend(line.as_bytes());
                     self.answer(index);
                 }

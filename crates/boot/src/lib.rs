@@ -3,7 +3,8 @@
 //! Two sides of one small protocol:
 //!
 //! - [`Boot`] is the side of a process of the job: who am I, how many are we, an all-gather of bytes, a fence, an
-//!   orderly end. It speaks PMI-1 over an inherited socket, to our own launcher or to a foreign one.
+//!   orderly end. It speaks PMI-1 to our own launcher or to a foreign one, or PMIx by libpmix, which is opened when a
+//!   launcher wants it.
 //! - [`launch()`] is the side of the launcher: it starts the processes, serves them that protocol, watches them, and
 //!   ends the whole job when one of them fails. On other hosts it does so through an [`agent()`] on each, which a remote
 //!   shell starts.
@@ -13,7 +14,7 @@
 //! no thread and no `SIGCHLD` handler and leaves no process, zombie or descriptor behind.
 //!
 //! Not contained: shared memory, networks, ranks as threads (here a rank is only a number in a range), reading of
-//! `PARTAGE_*` settings other than those which the launcher itself passes to its processes.
+//! `PARTAGE_*` settings other than those which the launcher itself passes to its processes, and `PARTAGE_LIBPMIX`.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)] // takes ownership of the descriptor that PMI_FD names
@@ -23,11 +24,15 @@ mod channel;
 mod crew;
 mod error;
 mod foreign;
+mod gather;
 mod launch;
+#[allow(unsafe_code)] // the functions of libpmix
+mod libpmix;
 mod observe;
 mod output;
 mod party;
 mod pmi;
+mod pmix;
 mod remote;
 mod server;
 mod signals;
@@ -40,6 +45,9 @@ mod wire;
 use std::io::Write;
 use std::os::fd::BorrowedFd;
 
+use foreign::Way;
+use gather::Store as _;
+
 pub use agent::agent;
 pub use error::Error;
 pub use launch::{Ended, launch};
@@ -47,7 +55,7 @@ pub use observe::{Observer, Row};
 pub use spec::{Hosts, Input, Spec, ranks_of};
 
 /// Version of what our launcher and our programs say to each other beyond PMI-1.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 
 /// This process's connection to the other processes of its job.
 ///
@@ -55,7 +63,14 @@ pub(crate) const PROTOCOL: u32 = 1;
 /// [`Boot::connect`] is an error. Keep it for as long as jobs run. Dropping it does not finalize.
 #[derive(Debug)]
 pub struct Boot {
-    link: Option<pmi::Pmi>,
+    link: Link,
+}
+
+#[derive(Debug)]
+enum Link {
+    Alone,
+    Pmi(pmi::Pmi),
+    Pmix(pmix::Pmix),
 }
 
 /// Who started this process.
@@ -63,29 +78,64 @@ pub struct Boot {
 pub enum Kind {
     /// Our own launcher, see [`launch()`].
     Launcher,
-    /// A foreign launcher that speaks PMI-1 over `PMI_FD`, such as `mpirun.mpich`.
+    /// A foreign launcher that speaks PMI-1, over `PMI_FD` or at `PMI_PORT`, such as `mpirun.mpich` and
+    /// `srun --mpi=pmi2`.
     Pmi1,
+    /// A foreign launcher that speaks PMIx, such as `mpirun` of Open MPI and `srun --mpi=pmix`.
+    Pmix,
     /// Nobody: a job of one process.
     Alone,
+}
+
+impl Kind {
+    /// Whether a launcher that is not ours has started this process: it ends jobs, but does not say what ranks did.
+    pub fn is_foreign(self) -> bool {
+        matches!(self, Kind::Pmi1 | Kind::Pmix)
+    }
+}
+
+/// Says in a few words which launcher a program that is started here would find, or why it would not start; `how` as
+/// for [`Boot::connect`]. Connects to nobody.
+///
+/// ```
+/// assert_eq!(partage_boot::found(Some("alone")), "none");
+/// ```
+pub fn found(how: Option<&str>) -> String {
+    let var = |name: &str| std::env::var(name).ok();
+    match foreign::way(how, var) {
+        Err(e) => e.to_string(),
+        Ok(Way::Alone) => "none".into(),
+        Ok(Way::Fd) if var("PARTAGE_PROTOCOL").is_some() => "partage run".into(),
+        Ok(Way::Fd) => "PMI-1 over PMI_FD".into(),
+        Ok(Way::Port) => format!("PMI-1 at PMI_PORT={}", var("PMI_PORT").unwrap_or_default()),
+        Ok(Way::Pmix) => match pmix_version() {
+            Ok(version) => format!("PMIx, by libpmix {version}"),
+            Err(e) => e.to_string(),
+        },
+    }
+}
+
+/// The version of the libpmix that launchers which speak PMIx would be reached by, or why there is none.
+pub fn pmix_version() -> Result<String, Error> {
+    libpmix::library(libpmix_file().as_deref()).map(|library| library.version().to_owned())
+}
+
+fn libpmix_file() -> Option<std::ffi::OsString> {
+    std::env::var_os("PARTAGE_LIBPMIX").filter(|name| !name.is_empty())
 }
 
 impl Boot {
     /// Connects to the launcher that started this process.
     ///
     /// `how`: `None` finds out from the environment, `Some("alone")` ignores any launcher, `Some("pmi")` insists on
-    /// `PMI_FD`.
+    /// `PMI_FD` or `PMI_PORT`, `Some("pmix")` on PMIx.
     pub fn connect(how: Option<&str>) -> Result<Boot, Error> {
         let var = |name: &str| std::env::var(name).ok();
-        let link = match how {
-            Some("alone") => None,
-            Some("pmi") if var("PMI_FD").is_none() => {
-                return Err(Error::new("PARTAGE_BOOT=pmi, but no launcher has set PMI_FD"));
-            }
-            None | Some("pmi") if var("PMI_FD").is_some() => Some(pmi::Pmi::connect(var)?),
-            None => foreign::check(var).map(|()| None)?,
-            Some(other) => {
-                return Err(Error::new(format!("PARTAGE_BOOT={other}: it may be `alone` or `pmi`, or unset")));
-            }
+        let link = match foreign::way(how, var)? {
+            Way::Alone => Link::Alone,
+            Way::Fd => Link::Pmi(pmi::Pmi::connect(var)?),
+            Way::Port => Link::Pmi(pmi::Pmi::dial(var)?),
+            Way::Pmix => Link::Pmix(pmix::Pmix::connect(libpmix_file().as_deref())?),
         };
         Ok(Boot { link })
     }
@@ -93,20 +143,29 @@ impl Boot {
     /// Who started this process.
     pub fn kind(&self) -> Kind {
         match &self.link {
-            None => Kind::Alone,
-            Some(pmi) if pmi.ours() => Kind::Launcher,
-            Some(_) => Kind::Pmi1,
+            Link::Alone => Kind::Alone,
+            Link::Pmi(pmi) if pmi.ours() => Kind::Launcher,
+            Link::Pmi(_) => Kind::Pmi1,
+            Link::Pmix(_) => Kind::Pmix,
         }
     }
 
     /// Number of this process, from 0.
     pub fn process(&self) -> usize {
-        self.link.as_ref().map_or(0, |pmi| pmi.process())
+        match &self.link {
+            Link::Alone => 0,
+            Link::Pmi(pmi) => pmi.process(),
+            Link::Pmix(pmix) => pmix.process(),
+        }
     }
 
     /// Number of processes of the job.
     pub fn processes(&self) -> usize {
-        self.link.as_ref().map_or(1, |pmi| pmi.processes())
+        match &self.link {
+            Link::Alone => 1,
+            Link::Pmi(pmi) => pmi.processes(),
+            Link::Pmix(pmix) => pmix.processes(),
+        }
     }
 
     /// All-gather: every process of the job calls it with its bytes and gets those of all, by process.
@@ -115,21 +174,29 @@ impl Boot {
     /// more use.
     pub fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         match &mut self.link {
-            None => Ok(vec![mine.to_vec()]),
-            Some(pmi) => pmi.exchange(mine),
+            Link::Alone => Ok(vec![mine.to_vec()]),
+            Link::Pmi(pmi) => pmi.exchange(mine),
+            Link::Pmix(pmix) => pmix.exchange(mine),
         }
     }
 
     /// Returns after every process of the job has called it. Collective.
     pub fn fence(&mut self) -> Result<(), Error> {
-        self.link.as_mut().map_or(Ok(()), |pmi| pmi.fence())
+        match &mut self.link {
+            Link::Alone => Ok(()),
+            Link::Pmi(pmi) => pmi.fence(),
+            Link::Pmix(pmix) => pmix.fence(),
+        }
     }
 
     /// Tells our own launcher something for its reports, see [`Observer::announced`]. Does nothing for other kinds.
     ///
     /// Not collective. `key` is of letters, digits, `-`, `_` and `.`, at most 128; `value` at most 256 KiB.
     pub fn announce(&mut self, key: &str, value: &[u8]) -> Result<(), Error> {
-        self.link.as_mut().map_or(Ok(()), |pmi| pmi.announce(key, value))
+        match &mut self.link {
+            Link::Pmi(pmi) => pmi.announce(key, value),
+            Link::Alone | Link::Pmix(_) => Ok(()),
+        }
     }
 
     /// Ends the whole job with exit code `code`; the caller then exits with that code itself.
@@ -137,15 +204,17 @@ impl Boot {
     /// `line`: `None` when this process has already said why on stderr; `Some` is printed as it stands (one line), by
     /// our own launcher or, for the other kinds, here.
     pub fn abort(&mut self, code: i32, line: Option<&str>) {
-        if let (Some(line), Kind::Pmi1 | Kind::Alone) = (line, self.kind()) {
+        if let Some(line) = line.filter(|_| self.kind() != Kind::Launcher) {
             let _ = writeln!(std::io::stderr(), "{}", error::one_line(line));
         }
-        if self.kind() == Kind::Pmi1 {
-            // mpirun.mpich ends a job without passing on what its processes have just written.
+        if self.kind().is_foreign() {
+            // Foreign launchers end a job without passing on what its processes have just written.
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
-        if let Some(pmi) = &mut self.link {
-            pmi.abort(code, line);
+        match &mut self.link {
+            Link::Alone => {}
+            Link::Pmi(pmi) => pmi.abort(code, line),
+            Link::Pmix(pmix) => pmix.abort(code),
         }
     }
 
@@ -153,8 +222,10 @@ impl Boot {
     ///
     /// Stop watching [`Boot::lifeline`] first: a foreign launcher may hang up as soon as it has read this.
     pub fn finalize(&mut self) {
-        if let Some(pmi) = &mut self.link {
-            pmi.finalize();
+        match &mut self.link {
+            Link::Alone => {}
+            Link::Pmi(pmi) => pmi.finalize(),
+            Link::Pmix(pmix) => pmix.finalize(),
         }
     }
 
@@ -162,7 +233,11 @@ impl Boot {
     ///
     /// `None` when alone, and after [`Boot::finalize`] under a foreign launcher.
     pub fn lifeline(&self) -> Option<BorrowedFd<'_>> {
-        self.link.as_ref().and_then(|pmi| pmi.lifeline())
+        match &self.link {
+            Link::Alone => None,
+            Link::Pmi(pmi) => pmi.lifeline(),
+            Link::Pmix(pmix) => pmix.lifeline(),
+        }
     }
 }
 
@@ -180,12 +255,6 @@ mod tests {
         assert!(boot.lifeline().is_none());
         boot.finalize();
         boot.finalize();
-    }
-
-    #[test]
-    fn an_unknown_way_names_the_known_ones() {
-        let line = Boot::connect(Some("pmix")).unwrap_err().to_string();
-        assert_eq!(line, "PARTAGE_BOOT=pmix: it may be `alone` or `pmi`, or unset");
     }
 
     #[test]

@@ -2,29 +2,24 @@
 //!
 //! Guaranteed: one request, one answer, each answer checked; a launcher that answers nonsense or
 //! hangs up gives a one-line error, and so does every later request. Nothing written here can
-//! raise `SIGPIPE`. Not contained: the text itself (`wire`), and where the socket comes from
-//! (`adopt`).
+//! raise `SIGPIPE`. Not contained: the text itself (`wire`), and how an inherited socket becomes ours (`adopt`).
 //!
-//! An exchange is a number of `put`s (a blob, as text, cut to the launcher's longest value), one
-//! barrier, and as many `get`s as the blobs of the others need. Keys carry the number of the
-//! exchange, for a launcher keeps them to the end of the job. Our own launcher is asked for up to
-//! [`AT_ONCE`] values in one go; a foreign one for one after another, as its own clients do.
+//! An exchange over our own launcher is one message there and one back. Over a foreign one it goes through its store of
+//! keys and values ([`gather`]). Keys carry the number of the exchange, for a launcher keeps them to the end of the job.
 
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use crate::gather::{Key, Store, gather};
 use crate::wire::{self, BLOB_MAX, Blob, Lines, Message};
 use crate::{Error, PROTOCOL, adopt};
 
-/// Requests on their way to our launcher at the same time: few enough to fit any socket buffer,
-/// so that neither side can wait for the other to read.
-const AT_ONCE: usize = 32;
-
-/// Beginning of every key of an exchange; our launcher forgets such keys two barriers later.
-pub(crate) const KEY_PREFIX: &str = "partage-";
+/// Of a blob, as much as goes to our launcher in one line.
+const PART: usize = wire::LINE_MAX / 2;
 
 #[derive(Debug)]
 pub(crate) struct Pmi {
@@ -65,7 +60,36 @@ impl Pmi {
             return Err(Error::new(format!("PMI_RANK={process} is not below PMI_SIZE={processes}")));
         }
         let socket = adopt::adopt(&var("PMI_FD").unwrap_or_default())?;
-        Pmi::introduce(socket, process, processes)
+        Pmi::new(socket, process, processes).introduce()
+    }
+
+    /// Connects to the address that `PMI_PORT` names, by which a launcher is reached that passes no socket on. There
+    /// `PMI_ID` says who we are, and the launcher the rest.
+    pub(crate) fn dial(var: impl Fn(&str) -> Option<String>) -> Result<Pmi, Error> {
+        let (address, id) = (var("PMI_PORT").unwrap_or_default(), var("PMI_ID").unwrap_or_default());
+        if !wire::is_key(&id, 64) {
+            return Err(Error::new(format!("PMI_PORT is set, but PMI_ID={id} names no process")));
+        }
+        let socket = TcpStream::connect(&address)
+            .map_err(|e| Error::new(format!("cannot reach the launcher at PMI_PORT={address}: {e}")))?;
+        // Only speed suffers if this fails.
+        let _ = socket.set_nodelay(true);
+        let mut pmi = Pmi::new(socket.into(), 0, 0);
+        pmi.ask(&format!("cmd=initack pmiid={id}\n"), "initack")?;
+        let (mut process, mut processes) = (None, None);
+        for _ in 0..3 {
+            let line = pmi.receive()?;
+            let set = Message::parse(&line)?.expect("set")?;
+            process = process.or(set.field("rank").map(|_| set.number("rank")).transpose()?);
+            processes = processes.or(set.field("size").map(|_| set.number("size")).transpose()?);
+        }
+        match (process, processes) {
+            (Some(process), Some(processes)) if process < processes => {
+                (pmi.process, pmi.processes) = (process, processes);
+                pmi.introduce()
+            }
+            _ => Err(Error::new(format!("the launcher at PMI_PORT={address} does not say who this process is"))),
+        }
     }
 
     pub(crate) fn ours(&self) -> bool {
@@ -82,42 +106,13 @@ impl Pmi {
 
     pub(crate) fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         if mine.len() > BLOB_MAX {
-            return Err(Error::new(format!(
-                "{} bytes are too many for one exchange; {BLOB_MAX} are allowed",
-                mine.len()
-            )));
+            return Err(wire::too_long(mine));
         }
-        let round = self.exchanges;
         self.exchanges += 1;
-        let text = wire::blob_text(mine);
-        let mut rest = text.as_str();
-        for chunk in 0.. {
-            let (now, later) = rest.split_at(self.value_max.min(rest.len()));
-            let key = self.key(round, self.process, chunk)?;
-            let put = format!("cmd=put kvsname={} key={key} value={now}\n", self.kvsname);
-            self.ask(&put, "put_result")?;
-            rest = later;
-            if rest.is_empty() {
-                break;
-            }
+        if self.ours {
+            return self.give(mine);
         }
-        self.fence()?;
-
-        let mut blobs = Vec::with_capacity(self.processes);
-        let at_once = if self.ours { AT_ONCE } else { 1 };
-        while blobs.len() < self.processes {
-            let batch = blobs.len()..self.processes.min(blobs.len() + at_once);
-            let keys = batch.clone().map(|process| self.key(round, process, 0));
-            let firsts = self.get(keys.collect::<Result<_, _>>()?)?;
-            for (process, first) in batch.zip(firsts) {
-                blobs.push(self.collect(round, process, &first)?);
-            }
-        }
-        Ok(blobs)
-    }
-
-    pub(crate) fn fence(&mut self) -> Result<(), Error> {
-        self.ask("cmd=barrier_in\n", "barrier_out").map(drop)
+        gather(self, self.process, self.processes, mine)
     }
 
     pub(crate) fn announce(&mut self, key: &str, value: &[u8]) -> Result<(), Error> {
@@ -156,8 +151,8 @@ impl Pmi {
         (self.ours || self.state != State::Finalized).then(|| self.socket.as_fd())
     }
 
-    fn introduce(socket: OwnedFd, process: usize, processes: usize) -> Result<Pmi, Error> {
-        let mut pmi = Pmi {
+    fn new(socket: OwnedFd, process: usize, processes: usize) -> Pmi {
+        Pmi {
             socket,
             lines: Lines::default(),
             process,
@@ -168,7 +163,11 @@ impl Pmi {
             value_max: 0,
             exchanges: 0,
             state: State::Open,
-        };
+        }
+    }
+
+    fn introduce(self) -> Result<Pmi, Error> {
+        let mut pmi = self;
         let answer = pmi.ask("cmd=init pmi_version=1 pmi_subversion=1\n", "response_to_init")?;
         // Our launcher says so here as well as in the environment: the variable alone may be
         // left over from a job in which somebody started a foreign launcher.
@@ -190,59 +189,70 @@ impl Pmi {
         Ok(pmi)
     }
 
-    fn key(&self, round: u64, process: usize, chunk: usize) -> Result<String, Error> {
-        let key = format!("{KEY_PREFIX}{round}-{process}-{chunk}");
-        if key.len() >= self.key_max {
-            return Err(Error::new(format!("the launcher's longest key is {} bytes: too short", self.key_max)));
+    /// An exchange over our own launcher.
+    fn give(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let text = wire::blob_text(mine);
+        let parts = text.len().div_ceil(PART);
+        for part in 0..parts - 1 {
+            self.tell(&format!("cmd=partage_give last=0 value={}\n", &text[part * PART..(part + 1) * PART]))?;
         }
-        Ok(key)
-    }
-
-    /// The blob of `process`, of which `first` is the first chunk.
-    fn collect(&mut self, round: u64, process: usize, first: &str) -> Result<Vec<u8>, Error> {
-        let from = |e: Error| Error::new(format!("what process {process} has sent is broken: {e}"));
-        let mut blob = Blob::begin(first).map_err(from)?;
-        for chunk in 1.. {
-            if blob.complete() {
+        let mut answer =
+            self.ask(&format!("cmd=partage_give last=1 value={}\n", &text[(parts - 1) * PART..]), "partage_given")?;
+        let mut all = String::new();
+        loop {
+            let given = Message::parse(&answer)?;
+            all.push_str(given.need("value")?);
+            if given.need("last")? == "1" {
                 break;
             }
-            let key = self.key(round, process, chunk)?;
-            for value in self.get(vec![key])? {
-                blob.add(&value).map_err(from)?;
-            }
+            answer = self.hear("partage_given")?;
         }
-        Ok(blob.into_bytes())
+        let blob = |(process, text)| {
+            Blob::read(text).map_err(|e| Error::new(format!("what process {process} has sent is broken: {e}")))
+        };
+        let blobs: Vec<Vec<u8>> = all.split(',').enumerate().map(blob).collect::<Result<_, _>>()?;
+        match blobs.len() == self.processes {
+            true => Ok(blobs),
+            false => Err(Error::new(format!("the launcher sent {} blobs, not {}", blobs.len(), self.processes))),
+        }
     }
 
-    fn get(&mut self, keys: Vec<String>) -> Result<Vec<String>, Error> {
-        let requests: String = keys.iter().map(|key| format!("cmd=get kvsname={} key={key}\n", self.kvsname)).collect();
-        let answers = self.ask_all(&requests, keys.len(), "get_result")?;
-        answers.iter().map(|answer| Ok(Message::parse(answer)?.need("value")?.to_owned())).collect()
+    fn name(&self, key: Key) -> Result<String, Error> {
+        let Key { round, process, chunk } = key;
+        let name = format!("partage-{}-{round}-{process}-{chunk}", self.exchanges);
+        if name.len() >= self.key_max {
+            return Err(Error::new(format!("the launcher's longest key is {} bytes: too short", self.key_max)));
+        }
+        Ok(name)
     }
 
+    /// Sends a request and reads its answer, which is of the kind `answer`.
     fn ask(&mut self, request: &str, answer: &str) -> Result<String, Error> {
-        let mut answers = self.ask_all(request, 1, answer)?;
-        answers.pop().ok_or_else(|| Error::new("no answer"))
+        self.tell(request)?;
+        self.hear(answer)
     }
 
-    /// Sends `count` requests and reads their answers, all of the kind `answer`.
-    fn ask_all(&mut self, requests: &str, count: usize, answer: &str) -> Result<Vec<String>, Error> {
+    fn tell(&mut self, request: &str) -> Result<(), Error> {
         match self.state {
             State::Open => {}
             State::Finalized => return Err(Error::new("this process has already finalized")),
             State::Failed => return Err(Error::new("the connection to the launcher has failed before")),
         }
-        let result = self.send(requests).and_then(|()| {
-            let mut answers = Vec::with_capacity(count);
-            while answers.len() < count {
-                let line = self.receive()?;
-                Message::parse(&line)
-                    .and_then(|message| message.expect(answer))
-                    .map_err(|e| Error::new(format!("the launcher's answer is not understood: {e}")))?;
-                answers.push(line);
-            }
-            Ok(answers)
+        let sent = self.send(request);
+        self.noted(sent)
+    }
+
+    fn hear(&mut self, answer: &str) -> Result<String, Error> {
+        let line = self.receive().and_then(|line| {
+            let message = Message::parse(&line).and_then(|message| message.expect(answer));
+            message.map_err(|e| Error::new(format!("the launcher's answer is not understood: {e}")))?;
+            Ok(line)
         });
+        self.noted(line)
+    }
+
+    /// After an error the connection is of no more use.
+    fn noted<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         if result.is_err() {
             self.state = State::Failed;
         }
@@ -285,6 +295,27 @@ impl Pmi {
     }
 }
 
+impl Store for Pmi {
+    fn longest(&self) -> usize {
+        self.value_max
+    }
+
+    fn put(&mut self, key: Key, value: &str) -> Result<(), Error> {
+        let request = format!("cmd=put kvsname={} key={} value={value}\n", self.kvsname, self.name(key)?);
+        self.ask(&request, "put_result").map(drop)
+    }
+
+    fn get(&mut self, key: Key) -> Result<String, Error> {
+        let request = format!("cmd=get kvsname={} key={}\n", self.kvsname, self.name(key)?);
+        let answer = self.ask(&request, "get_result")?;
+        Ok(Message::parse(&answer)?.need("value")?.to_owned())
+    }
+
+    fn fence(&mut self) -> Result<(), Error> {
+        self.ask("cmd=barrier_in\n", "barrier_out").map(drop)
+    }
+}
+
 fn other_protocol(theirs: &str) -> Error {
     Error::new(format!("launcher speaks protocol {theirs}, this program {PROTOCOL}; rebuild one of them"))
 }
@@ -308,7 +339,7 @@ mod tests {
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
         // Keeps its other end open, so that the client's writes do not fail first.
         std::mem::forget(theirs);
-        Pmi::introduce(mine.into(), 0, 2)
+        Pmi::new(mine.into(), 0, 2).introduce()
     }
 
     #[test]
@@ -316,8 +347,7 @@ mod tests {
         let mut pmi = against(
             format!(
                 "{WELCOME}cmd=put_result rc=0\ncmd=barrier_out\n\
-                 cmd=get_result rc=0 msg=success value=2.6869\n\
-                 cmd=get_result rc=0 msg=success value=3.6\ncmd=get_result rc=0 value=16263\n\
+                 cmd=get_result rc=0 msg=success value=7.AwA\ncmd=get_result rc=0 value=AAGFiYw\n\
                  cmd=finalize_ack\n"
             )
             .as_bytes(),
@@ -334,14 +364,71 @@ mod tests {
 
     #[test]
     fn our_launcher_is_known_by_its_answer() {
-        let ours = WELCOME.replace("rc=0", "partage=1 rc=0");
+        let ours = WELCOME.replace("rc=0", "partage=2 rc=0");
         assert!(against(ours.as_bytes()).unwrap().ours());
-        let newer = WELCOME.replace("rc=0", "partage=2 rc=0");
+        let newer = WELCOME.replace("rc=0", "partage=3 rc=0");
         let line = against(newer.as_bytes()).unwrap_err().to_string();
-        assert_eq!(line, "launcher speaks protocol 2, this program 1; rebuild one of them");
+        assert_eq!(line, "launcher speaks protocol 3, this program 2; rebuild one of them");
         let var = |name: &str| (name == "PARTAGE_PROTOCOL").then(|| "7".to_owned());
         let line = Pmi::connect(var).unwrap_err().to_string();
-        assert_eq!(line, "launcher speaks protocol 7, this program 1; rebuild one of them");
+        assert_eq!(line, "launcher speaks protocol 7, this program 2; rebuild one of them");
+    }
+
+    #[test]
+    fn exchange_over_our_launcher() {
+        let ours = WELCOME.replace("rc=0", "partage=2 rc=0");
+        let script = format!("{ours}cmd=partage_given last=0 value=2.aG\ncmd=partage_given last=1 value=k,3.YWJj\n");
+        assert_eq!(against(script.as_bytes()).unwrap().exchange(b"hi").unwrap(), [&b"hi"[..], b"abc"]);
+        for (given, why) in [("2.aGk", "the launcher sent 1 blobs, not 2"), ("0.,2.A", "process 1 has sent is broken")]
+        {
+            let script = format!("{ours}cmd=partage_given last=1 value={given}\n");
+            let line = against(script.as_bytes()).unwrap().exchange(b"hi").unwrap_err().to_string();
+            assert!(line.contains(why), "{line}");
+        }
+    }
+
+    /// What comes of a launcher at a port that says `script`, and what it is told.
+    fn dialed(script: &str) -> (Result<(usize, usize, bool), Error>, String) {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = port.local_addr().unwrap().to_string();
+        std::thread::scope(|scope| {
+            let launcher = scope.spawn(|| {
+                let (mut socket, _) = port.accept().unwrap();
+                socket.write_all(script.as_bytes()).unwrap();
+                socket.shutdown(std::net::Shutdown::Write).unwrap();
+                let mut said = Vec::new();
+                // A client that has not read all resets the connection.
+                let _ = socket.read_to_end(&mut said);
+                String::from_utf8(said).unwrap()
+            });
+            let pmi = Pmi::dial(|name| Some(if name == "PMI_PORT" { address.clone() } else { "1".into() }));
+            let outcome = pmi.map(|pmi| (pmi.process(), pmi.processes(), pmi.ours()));
+            (outcome, launcher.join().unwrap())
+        })
+    }
+
+    #[test]
+    fn a_launcher_at_a_port() {
+        let acknowledged = "cmd=initack\ncmd=set size=3\ncmd=set rank=1\ncmd=set debug=0\n";
+        let (outcome, said) = dialed(&format!("{acknowledged}{WELCOME}"));
+        assert_eq!(outcome.unwrap(), (1, 3, false));
+        assert!(said.starts_with("cmd=initack pmiid=1\ncmd=init "), "{said}");
+        for (script, why) in [
+            ("cmd=initack\ncmd=set size=3\ncmd=set rank=3\ncmd=set debug=0\n", "does not say who"),
+            ("cmd=initack\ncmd=set size=x\ncmd=set rank=3\ncmd=set debug=0\n", "no such number"),
+            ("cmd=initack rc=-1\n", "not understood"),
+            ("cmd=initack\n", "has hung up"),
+        ] {
+            let line = dialed(script).0.unwrap_err().to_string();
+            assert!(line.contains(why), "{line}");
+        }
+        let line = |port: &str, id: &str| {
+            let var = |name: &str| Some(if name == "PMI_PORT" { port } else { id }.to_owned());
+            Pmi::dial(var).unwrap_err().to_string()
+        };
+        assert!(line("127.0.0.1:1", "0").starts_with("cannot reach the launcher at PMI_PORT=127.0.0.1:1: "));
+        assert!(line("nonsense", "0").starts_with("cannot reach the launcher at PMI_PORT=nonsense: "));
+        assert_eq!(line("127.0.0.1:1", "a b"), "PMI_PORT is set, but PMI_ID=a b names no process");
     }
 
     #[test]
@@ -362,7 +449,7 @@ mod tests {
         ] {
             let (mine, mut theirs) = UnixStream::pair().unwrap();
             theirs.write_all(WELCOME.as_bytes()).unwrap();
-            let mut pmi = Pmi::introduce(mine.into(), 0, 1).unwrap();
+            let mut pmi = Pmi::new(mine.into(), 0, 1).introduce().unwrap();
             pmi.ours = ours;
             pmi.abort(3, line);
             drop(pmi);
@@ -375,12 +462,14 @@ mod tests {
     #[test]
     fn mutated_launchers_never_panic() {
         let script = format!(
-            "{WELCOME}cmd=put_result rc=0\ncmd=barrier_out\ncmd=get_result rc=0 value=2.6869\n\
-             cmd=get_result rc=0 value=3.6\ncmd=get_result rc=0 value=16263\n"
+            "{WELCOME}cmd=put_result rc=0\ncmd=barrier_out\n\
+             cmd=get_result rc=0 value=7.AwA\ncmd=get_result rc=0 value=AAGFiYw\n"
         );
+        let ours = WELCOME.replace("rc=0", "partage=2 rc=0");
+        let ours = format!("{ours}cmd=partage_given last=0 value=2.aG\ncmd=partage_given last=1 value=k,3.YWJj\n");
         let mut random = Xorshift(77);
-        for _ in 0..2000 {
-            let mut bytes = script.clone().into_bytes();
+        for round in 0..4000 {
+            let mut bytes = [&script, &ours][round % 2].clone().into_bytes();
             random.mutate(&mut bytes);
             let outcome = against(&bytes).and_then(|mut pmi| pmi.exchange(b"hi"));
             if let Err(e) = outcome {

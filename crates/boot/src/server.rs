@@ -2,25 +2,30 @@
 //!
 //! Guaranteed: pure (no process, socket or clock is touched); a line that is not understood is an
 //! error of the process that sent it and changes nothing; what the processes can make it store is
-//! bounded. Spoken are the commands that [`crate::Boot`] uses, and the few more that an MPICH
+//! bounded. An exchange of our own processes is one line of each and one to all, as long as blobs are short
+//! (`partage_give`). Spoken are, besides, the commands that [`crate::Boot`] uses, and the few more that an MPICH
 //! program asks for when it starts. Not contained: publishing of names, and spawning.
 
 use std::collections::HashMap;
 
-use crate::pmi::KEY_PREFIX;
 use crate::wire::{self, Message};
 use crate::{Error, PROTOCOL};
 
 const KEY_MAX: usize = 128;
 const VALUE_MAX: usize = 64 << 10;
-/// Bytes of all keys and values together.
+/// Bytes of all keys and values together, and of the blobs of one exchange.
 const STORE_MAX: usize = 1 << 30;
+
+/// Of all blobs of an exchange, as much as goes in one line.
+const PART: usize = wire::LINE_MAX / 2;
 
 /// What the launcher has to do about a line.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Action {
     /// Send this line, newline included.
     Send { to: usize, line: String },
+    /// Send this line to every process.
+    SendAll { line: String },
     /// The sender announces something about itself.
     Announced { pid: Option<u32>, key: String, value: Vec<u8> },
     /// The sender ends the job.
@@ -40,13 +45,21 @@ pub(crate) struct Abort {
 pub(crate) struct Server {
     name: String,
     peers: Vec<Peer>,
-    /// How many of the peers are waiting.
+    /// How many of the peers are waiting, and what for.
     waiting: usize,
+    meeting: Meeting,
     store: HashMap<String, String>,
     stored: usize,
-    /// Keys of exchanges that were put before the last barrier ended, and after it.
-    old: Vec<String>,
-    new: Vec<String>,
+    /// What the peers have given to the exchange that is under way, and how much of it there is.
+    given: Vec<String>,
+    gathered: usize,
+}
+
+/// What all processes do together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meeting {
+    Barrier,
+    Exchange,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -60,14 +73,16 @@ impl Server {
     /// `nodes`: runs of processes, each with the number of its node.
     pub(crate) fn new(name: String, nodes: &[(usize, usize)]) -> Server {
         let mapping = ("PMI_process_mapping".to_owned(), mapping(nodes));
+        let processes = nodes.iter().map(|(_, processes)| processes).sum();
         Server {
             name,
-            peers: vec![Peer::default(); nodes.iter().map(|(_, processes)| processes).sum()],
+            peers: vec![Peer::default(); processes],
             waiting: 0,
+            meeting: Meeting::Barrier,
             store: HashMap::from([mapping]),
             stored: 0,
-            old: Vec::new(),
-            new: Vec::new(),
+            given: vec![String::new(); processes],
+            gathered: 0,
         }
     }
 
@@ -98,7 +113,14 @@ impl Server {
                 Some(value) => format!("cmd=get_result rc=0 msg=success value={value}\n"),
                 None => "cmd=get_result rc=-1 msg=key_not_found value=unknown\n".into(),
             },
-            "barrier_in" => return Ok(self.barrier(from)),
+            "barrier_in" => {
+                let all = self.meet(from, Meeting::Barrier)?;
+                return Ok(all
+                    .then(|| Action::SendAll { line: "cmd=barrier_out rc=0\n".into() })
+                    .into_iter()
+                    .collect());
+            }
+            "partage_give" => return self.give(from, message),
             "finalize" => {
                 self.peers[from].finalized = true;
                 "cmd=finalize_ack\n".into()
@@ -145,30 +167,49 @@ impl Server {
         }
         self.stored += bytes;
         self.store.insert(key.to_owned(), value.to_owned());
-        if key.starts_with(KEY_PREFIX) {
-            self.new.push(key.to_owned());
-        }
         Ok(())
     }
 
-    fn barrier(&mut self, from: usize) -> Vec<Action> {
+    /// Takes a part of a blob. When all have given theirs, all get them all.
+    fn give(&mut self, from: usize, message: Message<'_>) -> Result<Vec<Action>, Error> {
+        let value = message.need("value")?;
+        if !wire::is_of_blob(value) {
+            return Err(Error::new("no part of a blob in `partage_give`"));
+        }
+        if self.gathered + value.len() > STORE_MAX {
+            return Err(Error::new(format!("more than {STORE_MAX} bytes in one exchange")));
+        }
+        let last = message.number::<u8>("last")? == 1;
+        let all = last && self.meet(from, Meeting::Exchange)?;
+        self.gathered += value.len();
+        self.given[from].push_str(value);
+        if !all {
+            return Ok(vec![]);
+        }
+        self.gathered = 0;
+        let all = self.given.iter_mut().map(std::mem::take).collect::<Vec<_>>().join(",");
+        let lines = all.len().div_ceil(PART);
+        let line = |i: usize| {
+            let (part, last) = (&all[i * PART..all.len().min((i + 1) * PART)], u8::from(i + 1 == lines));
+            Action::SendAll { line: format!("cmd=partage_given last={last} value={part}\n") }
+        };
+        Ok((0..lines).map(line).collect())
+    }
+
+    /// A process waits for the others; whether it was the last, so that nobody waits any more.
+    fn meet(&mut self, from: usize, meeting: Meeting) -> Result<bool, Error> {
+        if self.waiting > 0 && self.meeting != meeting {
+            return Err(Error::new(format!("{meeting:?}, while others wait in {:?}", self.meeting)));
+        }
+        self.meeting = meeting;
         self.peers[from].waiting = true;
         self.waiting += 1;
-        if self.waiting < self.peers.len() {
-            return Vec::new();
+        let all = self.waiting == self.peers.len();
+        if all {
+            self.waiting = 0;
+            self.peers.iter_mut().for_each(|peer| peer.waiting = false);
         }
-        self.waiting = 0;
-        // Whoever enters a barrier has read all that was put before the barrier before it.
-        for key in std::mem::replace(&mut self.old, std::mem::take(&mut self.new)) {
-            if let Some(value) = self.store.remove(&key) {
-                self.stored -= key.len() + value.len();
-            }
-        }
-        let out = |(to, peer): (usize, &mut Peer)| {
-            peer.waiting = false;
-            Action::Send { to, line: "cmd=barrier_out rc=0\n".into() }
-        };
-        self.peers.iter_mut().enumerate().map(out).collect()
+        Ok(all)
     }
 }
 
@@ -212,7 +253,7 @@ mod tests {
         for process in 0..processes {
             assert!(!server.takes_part(process));
             let line = answer(&mut server, process, "cmd=init pmi_version=1 pmi_subversion=1");
-            assert_eq!(line, "cmd=response_to_init pmi_version=1 pmi_subversion=1 partage=1 rc=0");
+            assert_eq!(line, "cmd=response_to_init pmi_version=1 pmi_subversion=1 partage=2 rc=0");
             assert!(server.takes_part(process));
         }
         server
@@ -227,7 +268,8 @@ mod tests {
         assert_eq!(answer(&mut server, 1, put), "cmd=put_result rc=-1 msg=duplicate_key");
         assert_eq!(server.line(0, "cmd=barrier_in").unwrap(), []);
         assert!(server.awaited(1) && !server.awaited(0));
-        assert_eq!(server.line(1, "cmd=barrier_in").unwrap().len(), 2);
+        let out = Action::SendAll { line: "cmd=barrier_out rc=0\n".into() };
+        assert_eq!(server.line(1, "cmd=barrier_in").unwrap(), [out]);
         assert!(!server.awaited(1));
         let get = answer(&mut server, 1, "cmd=get kvsname=kvs key=k");
         assert_eq!(get, "cmd=get_result rc=0 msg=success value=a=b");
@@ -246,20 +288,48 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_exchanges_are_forgotten_when_all_have_read_them() {
-        let mut server = joined(1);
-        let before = server.store.len();
-        for round in 0..10 {
-            let put = format!("cmd=put kvsname=kvs key={KEY_PREFIX}{round}-0-0 value=0.");
-            assert!(answer(&mut server, 0, &put).contains("rc=0"));
-            answer(&mut server, 0, "cmd=barrier_in");
-            let get = format!("cmd=get kvsname=kvs key={KEY_PREFIX}{round}-0-0");
-            assert!(answer(&mut server, 0, &get).contains("rc=0"));
-            assert!(server.store.len() <= before + 2);
+    fn an_exchange_is_one_line_to_the_launcher_and_one_back() {
+        let processes = 1024;
+        let mut server = joined(processes);
+        for round in 0..2 {
+            let blob = |process: usize| wire::blob_text(format!("{round}: the address of {process}").as_bytes());
+            for process in 0..processes {
+                let actions =
+                    server.line(process, &format!("cmd=partage_give last=1 value={}", blob(process))).unwrap();
+                let [Action::SendAll { line }] = actions.as_slice() else {
+                    assert!(actions.is_empty() && process < processes - 1);
+                    assert!(!server.awaited(process) && server.awaited(process + 1));
+                    continue;
+                };
+                let all: Vec<String> = (0..processes).map(blob).collect();
+                assert_eq!(*line, format!("cmd=partage_given last=1 value={}\n", all.join(",")));
+                assert!(!server.awaited(0) && server.gathered == 0);
+            }
         }
-        answer(&mut server, 0, "cmd=barrier_in");
-        answer(&mut server, 0, "cmd=barrier_in");
-        assert_eq!((server.store.len(), server.stored), (before, 0));
+    }
+
+    #[test]
+    fn long_blobs_go_in_parts() {
+        let mut server = joined(2);
+        let part = "A".repeat(VALUE_MAX);
+        for _ in 0..20 {
+            assert_eq!(server.line(0, &format!("cmd=partage_give last=0 value={part}")).unwrap(), []);
+            assert!(!server.awaited(1));
+        }
+        assert_eq!(server.line(0, "cmd=partage_give last=1 value=AA").unwrap(), []);
+        assert!(server.line(0, "cmd=partage_give last=1 value=AA").is_err());
+        // The others are in an exchange.
+        assert!(server.line(1, "cmd=barrier_in").is_err());
+        let actions = server.line(1, "cmd=partage_give last=1 value=0.").unwrap();
+        let lines = actions.iter().map(|action| match action {
+            Action::SendAll { line } => line.trim_end().strip_prefix("cmd=partage_given last=").unwrap(),
+            other => panic!("{other:?}"),
+        });
+        let lines: Vec<(&str, &str)> = lines.map(|line| line.split_once(" value=").unwrap()).collect();
+        let lasts: String = lines.iter().map(|(last, _)| *last).collect();
+        assert_eq!(lasts, "001");
+        let all: String = lines.iter().map(|(_, value)| *value).collect();
+        assert_eq!(all, format!("{}AA,0.", "A".repeat(20 * VALUE_MAX)));
     }
 
     #[test]
@@ -287,6 +357,11 @@ mod tests {
             "cmd=abort",
             "cmd=abort exitcode=x",
             "cmd=abort exitcode=1 line=0",
+            "cmd=partage_give last=1",
+            "cmd=partage_give last=1 value=",
+            "cmd=partage_give last=1 value=1.AA,0.",
+            "cmd=partage_give last=x value=0.",
+            "cmd=partage_give value=0.",
             "cmd=partage_announce key=a/b value=",
             "cmd=partage_announce key=a value=0 pid=1",
             "cmd=partage_announce key=a value= pid=-1",
@@ -310,8 +385,10 @@ mod tests {
     fn mutated_lines_never_panic() {
         let seeds = [
             "cmd=init pmi_version=1 pmi_subversion=1",
-            "cmd=put kvsname=kvs key=partage-0-0-0 value=4.00ff",
-            "cmd=get kvsname=kvs key=partage-0-0-0",
+            "cmd=put kvsname=kvs key=a value=4.00ff",
+            "cmd=get kvsname=kvs key=a",
+            "cmd=partage_give last=1 value=0.",
+            "cmd=partage_give last=0 value=2.AA",
             "cmd=barrier_in",
             "cmd=abort exitcode=3 line=6869",
             "cmd=partage_announce key=shm value=00 pid=4",
@@ -328,8 +405,8 @@ mod tests {
             }
             if let Ok(actions) = server.line(random.below(3), &String::from_utf8_lossy(&bytes)) {
                 for action in actions {
-                    if let Action::Send { to, line } = action {
-                        assert!(to < 3 && line.ends_with('\n') && line.matches('\n').count() == 1);
+                    if let Action::Send { line, .. } | Action::SendAll { line } = &action {
+                        assert!(line.ends_with('\n') && line.matches('\n').count() == 1);
                     }
                 }
             }

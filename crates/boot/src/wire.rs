@@ -11,6 +11,11 @@ pub(crate) const LINE_MAX: usize = 1 << 20;
 /// The largest blob of one exchange.
 pub(crate) const BLOB_MAX: usize = 256 << 20;
 
+/// What is said of a blob that is larger.
+pub(crate) fn too_long(blob: &[u8]) -> Error {
+    Error::new(format!("{} bytes are too many for one exchange; {BLOB_MAX} are allowed", blob.len()))
+}
+
 /// Cuts a stream of bytes into lines.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
@@ -103,11 +108,21 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
     format!("\"{text}\"")
 }
 
-/// A blob as text that may be cut anywhere: its length in bytes, a dot, its bytes in hex. [`Blob`] reads it.
+/// A blob as text that may be cut anywhere: its length in bytes, a dot, its bytes in base 64 (the digits that may
+/// stand in names of files, no padding). [`Blob`] reads it.
 pub(crate) fn blob_text(bytes: &[u8]) -> String {
     let mut text = format!("{}.", bytes.len());
-    push_hex(&mut text, bytes);
+    text.reserve(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let bits = three.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        text.extend((0..=three.len()).map(|digit| char::from(DIGITS[(bits >> (18 - 6 * digit) & 63) as usize])));
+    }
     text
+}
+
+/// Whether a text may be a part of what [`blob_text`] gives.
+pub(crate) fn is_of_blob(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b == b'.' || value_of(b).is_some())
 }
 
 /// A blob on its way in, chunk by chunk.
@@ -115,28 +130,37 @@ pub(crate) fn blob_text(bytes: &[u8]) -> String {
 pub(crate) struct Blob {
     length: usize,
     bytes: Vec<u8>,
-    /// A chunk may end in the middle of a byte.
-    half: Option<u8>,
+    /// Bits that are no byte yet: how many, and which.
+    rest: (u32, u32),
 }
 
 impl Blob {
     pub(crate) fn begin(first: &str) -> Result<Blob, Error> {
         let bad = || Error::new(format!("not the beginning of a blob: {}", shown(first.as_bytes())));
         let (length, rest) = first.split_once('.').ok_or_else(bad)?;
-        let length = length.parse().ok().filter(|length| *length <= BLOB_MAX).ok_or_else(bad)?;
-        let mut blob = Blob { length, bytes: Vec::new(), half: None };
+        let length = length.parse().map_err(|_| bad())?;
+        let mut blob = Blob { length, bytes: Vec::new(), rest: (0, 0) };
         blob.take(rest)?;
         Ok(blob)
     }
 
+    /// A whole one.
+    pub(crate) fn read(text: &str) -> Result<Vec<u8>, Error> {
+        let blob = Blob::begin(text)?;
+        match blob.complete() {
+            true => Ok(blob.bytes),
+            false => Err(blob.too_short()),
+        }
+    }
+
     pub(crate) fn complete(&self) -> bool {
-        self.bytes.len() == self.length && self.half.is_none()
+        self.bytes.len() == self.length
     }
 
     /// A further chunk; an empty one is an error, so that reading chunks until the blob is complete comes to an end.
     pub(crate) fn add(&mut self, chunk: &str) -> Result<(), Error> {
         if chunk.is_empty() {
-            return Err(Error::new(format!("a blob of {} bytes ends after {}", self.length, self.bytes.len())));
+            return Err(self.too_short());
         }
         self.take(chunk)
     }
@@ -146,25 +170,56 @@ impl Blob {
         self.bytes
     }
 
+    fn too_short(&self) -> Error {
+        Error::new(format!("a blob of {} bytes ends after {}", self.length, self.bytes.len()))
+    }
+
     fn take(&mut self, chunk: &str) -> Result<(), Error> {
         for &digit in chunk.as_bytes() {
-            let low = nibble(digit).ok_or_else(|| Error::new(format!("not hex: {}", shown(chunk.as_bytes()))))?;
-            match self.half.take() {
-                None => self.half = Some(low << 4),
-                Some(high) => self.bytes.push(high | low),
+            let value =
+                value_of(digit).ok_or_else(|| Error::new(format!("not base 64: {}", shown(chunk.as_bytes()))))?;
+            if self.complete() {
+                return Err(Error::new(format!("a blob of {} bytes is longer than it says", self.length)));
             }
-        }
-        if self.bytes.len() + usize::from(self.half.is_some()) > self.length {
-            return Err(Error::new(format!("a blob of {} bytes is longer than it says", self.length)));
+            let (count, bits) = (self.rest.0 + 6, self.rest.1 << 6 | value);
+            self.rest = match count.checked_sub(8) {
+                None => (count, bits),
+                Some(left) => {
+                    self.bytes.push((bits >> left) as u8);
+                    (left, bits & ((1 << left) - 1))
+                }
+            };
         }
         Ok(())
     }
 }
 
+/// Several blobs in one: each with its length (4 bytes, little-endian) before it. [`split`] reads it.
+pub(crate) fn join(blobs: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(blobs.iter().map(|blob| 4 + blob.len()).sum());
+    for blob in blobs {
+        bytes.extend_from_slice(&(blob.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(blob);
+    }
+    bytes
+}
+
+pub(crate) fn split(mut bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    let mut blobs = Vec::new();
+    while !bytes.is_empty() {
+        let early = || Error::new("a list of blobs ends too early");
+        let (length, rest) = bytes.split_first_chunk().ok_or_else(early)?;
+        let (blob, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(early)?;
+        blobs.push(blob.to_vec());
+        bytes = rest;
+    }
+    Ok(blobs)
+}
+
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    push_hex(&mut text, bytes);
-    text
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    digits.map(char::from).collect()
 }
 
 pub(crate) fn unhex(text: &str) -> Result<Vec<u8>, Error> {
@@ -180,13 +235,19 @@ pub(crate) fn is_key(key: &str, max: usize) -> bool {
     (1..=max).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }
 
-fn push_hex(text: &mut String, bytes: &[u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    text.reserve(2 * bytes.len());
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// Of a digit in base 64.
+fn value_of(digit: u8) -> Option<u32> {
+    let value = match digit {
+        b'A'..=b'Z' => digit - b'A',
+        b'a'..=b'z' => digit - b'a' + 26,
+        b'0'..=b'9' => digit - b'0' + 52,
+        b'-' => 62,
+        b'_' => 63,
+        _ => return None,
+    };
+    Some(value.into())
 }
 
 fn nibble(digit: u8) -> Option<u8> {
@@ -270,6 +331,7 @@ mod tests {
             let bytes: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
             assert_eq!(unhex(&hex(&bytes)).unwrap(), bytes);
             let text = blob_text(&bytes);
+            assert!(is_of_blob(&text) && Blob::read(&text).unwrap() == bytes);
             for chunk in [8, 9, 63, 1023, 65536] {
                 let mut chunks = text.as_bytes().chunks(chunk).map(|c| std::str::from_utf8(c).unwrap());
                 let mut blob = Blob::begin(chunks.next().unwrap()).unwrap();
@@ -283,23 +345,42 @@ mod tests {
     }
 
     #[test]
+    fn the_digits_are_those_of_others() {
+        assert_eq!(blob_text(b"\xfb\xff\xbfab"), "5.-_-_YWI");
+    }
+
+    #[test]
     fn bad_blobs() {
-        for text in ["", "5", ".", "-1.", "x.00", "1.0000", "0.0", "2.zz", "99999999999999999999.", "999999999999."] {
+        for text in ["", "5", ".", "-1.", "x.AA", "1.AAA", "0.A", "2.A A", "2.A=", "99999999999999999999."] {
             assert!(Blob::begin(text).is_err(), "{text}");
         }
-        let mut blob = Blob::begin("2.0").unwrap();
+        let mut blob = Blob::begin("2.A").unwrap();
         assert!(!blob.complete());
         assert!(blob.add("").is_err());
-        assert!(blob.add("00000").is_err());
+        assert!(blob.add("AAAAA").is_err());
+        assert!(Blob::read("2.A").is_err());
         assert!(unhex("0").is_err() && unhex("0g").is_err());
+        assert!(!is_of_blob("") && !is_of_blob("2.A,") && !is_of_blob("ü"));
+    }
+
+    #[test]
+    fn lists_of_blobs() {
+        for blobs in [vec![], vec![vec![]], vec![vec![1, 2, 3], vec![], vec![4; 300]]] {
+            assert_eq!(split(&join(&blobs)).unwrap(), blobs);
+        }
+        let whole = join(&[vec![1, 2, 3], vec![]]);
+        for end in [1, 3, 5, 6, 8, 10] {
+            assert!(split(&whole[..end]).is_err(), "{end}");
+        }
+        assert!(split(&[255; 8]).is_err());
     }
 
     #[test]
     fn mutated_text_never_panics() {
         let seeds = [
-            "cmd=response_to_init pmi_version=1 pmi_subversion=1 partage=1 rc=0\n",
+            "cmd=response_to_init pmi_version=1 pmi_subversion=1 partage=2 rc=0\n",
             "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024\n",
-            "cmd=get_result rc=0 msg=success value=4.00ff10a0\n",
+            "cmd=get_result rc=0 msg=success value=4.AP8QoA\n",
             "cmd=abort exitcode=-3 line=00ff\ncmd=barrier_in\n",
         ];
         let mut random = Xorshift(0x9e37_79b9_7f4a_7c15);
@@ -323,6 +404,7 @@ mod tests {
                         if let Ok(mut blob) = Blob::begin(value) {
                             let _ = blob.add(value);
                             assert!(blob.bytes.len() <= 2 * value.len());
+                            let _ = split(&blob.into_bytes());
                         }
                     }
                 }

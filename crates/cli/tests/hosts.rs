@@ -429,7 +429,7 @@ fn a_host_that_falls_silent() {
 fn nonsense_from_an_agent() {
     for bytes in [r"\377\377\377\377", r"\001\000\000\000\143"] {
         let nonsense =
-            rsh(&format!(r#"echo "partage-agent protocol=1 version=1"; printf '{bytes}'; exec cat >/dev/null"#));
+            rsh(&format!(r#"echo "partage-agent protocol=2 version=1"; printf '{bytes}'; exec cat >/dev/null"#));
         let ended = nonsense.run("b", &["-n", "2", "true"]).end();
         ended.failed(2, &["the connection to host b was lost (a frame "]);
     }

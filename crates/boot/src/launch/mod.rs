@@ -430,6 +430,7 @@ impl<'a> Job<'a> {
     fn act(&mut self, from: usize, action: Action) {
         match action {
             Action::Send { to, line } => self.order(self.members[to].party, Order::Send { process: to, line }),
+            Action::SendAll { line } => self.order_all(Order::SendAll { line }),
             Action::Announced { pid, key, value } => {
                 let order = Order::Announced { process: from, pid, key, value };
                 self.order(self.members[from].party, order);
