@@ -3,7 +3,8 @@
 //! Two sides of one small protocol:
 //!
 //! - [`Boot`] is the side of a process of the job: who am I, how many are we, an all-gather of bytes, a fence, an
-//!   orderly end. It speaks PMI-1 over an inherited socket, to our own launcher or to a foreign one.
+//!   orderly end. It speaks PMI-1 over an inherited socket, to our own launcher or to a foreign one; or the program has
+//!   processes that know each other, and brings an all-gather ([`Boot::embedded`]).
 //! - [`launch()`] is the side of the launcher: it starts the processes, serves them that protocol, watches them, and
 //!   ends the whole job when one of them fails. On other hosts it does so through an [`agent()`] on each, which a remote
 //!   shell starts.
@@ -21,8 +22,10 @@ mod adopt;
 mod agent;
 mod channel;
 mod crew;
+mod embedded;
 mod error;
 mod foreign;
+mod hostlist;
 mod launch;
 mod observe;
 mod output;
@@ -42,9 +45,10 @@ use std::os::fd::BorrowedFd;
 
 pub use agent::agent;
 pub use error::Error;
+pub use hostlist::Host;
 pub use launch::{Ended, launch};
 pub use observe::{Observer, Row};
-pub use spec::{Hosts, Input, Spec, ranks_of};
+pub use spec::{HEARTBEAT, Hosts, Input, Spec, ranks_of, slots_of};
 
 /// Version of what our launcher and our programs say to each other beyond PMI-1.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -55,7 +59,14 @@ pub(crate) const PROTOCOL: u32 = 1;
 /// [`Boot::connect`] is an error. Keep it for as long as jobs run. Dropping it does not finalize.
 #[derive(Debug)]
 pub struct Boot {
-    link: Option<pmi::Pmi>,
+    link: Link,
+}
+
+#[derive(Debug)]
+enum Link {
+    Alone,
+    Pmi(pmi::Pmi),
+    Embedded(embedded::Embedded),
 }
 
 /// Who started this process.
@@ -65,6 +76,8 @@ pub enum Kind {
     Launcher,
     /// A foreign launcher that speaks PMI-1 over `PMI_FD`, such as `mpirun.mpich`.
     Pmi1,
+    /// The program that the job is embedded in, see [`Boot::embedded`].
+    Embedded,
     /// Nobody: a job of one process.
     Alone,
 }
@@ -77,12 +90,12 @@ impl Boot {
     pub fn connect(how: Option<&str>) -> Result<Boot, Error> {
         let var = |name: &str| std::env::var(name).ok();
         let link = match how {
-            Some("alone") => None,
+            Some("alone") => Link::Alone,
             Some("pmi") if var("PMI_FD").is_none() => {
                 return Err(Error::new("PARTAGE_BOOT=pmi, but no launcher has set PMI_FD"));
             }
-            None | Some("pmi") if var("PMI_FD").is_some() => Some(pmi::Pmi::connect(var)?),
-            None => foreign::check(var).map(|()| None)?,
+            None | Some("pmi") if var("PMI_FD").is_some() => Link::Pmi(pmi::Pmi::connect(var)?),
+            None => foreign::check(var).map(|()| Link::Alone)?,
             Some(other) => {
                 return Err(Error::new(format!("PARTAGE_BOOT={other}: it may be `alone` or `pmi`, or unset")));
             }
@@ -90,23 +103,42 @@ impl Boot {
         Ok(Boot { link })
     }
 
+    /// Process `process` of `processes` that know each other already. `gather` fills its second slice with everybody's first,
+    /// by process; all first slices are of one length. It is called in [`Boot::exchange`] and [`Boot::fence`] alone.
+    pub fn embedded(
+        process: usize,
+        processes: usize,
+        gather: Box<dyn FnMut(&[u8], &mut [u8]) -> Result<(), String> + Send>,
+    ) -> Result<Boot, Error> {
+        embedded::Embedded::new(process, processes, gather).map(|link| Boot { link: Link::Embedded(link) })
+    }
+
     /// Who started this process.
     pub fn kind(&self) -> Kind {
         match &self.link {
-            None => Kind::Alone,
-            Some(pmi) if pmi.ours() => Kind::Launcher,
-            Some(_) => Kind::Pmi1,
+            Link::Alone => Kind::Alone,
+            Link::Pmi(pmi) if pmi.ours() => Kind::Launcher,
+            Link::Pmi(_) => Kind::Pmi1,
+            Link::Embedded(_) => Kind::Embedded,
         }
     }
 
     /// Number of this process, from 0.
     pub fn process(&self) -> usize {
-        self.link.as_ref().map_or(0, |pmi| pmi.process())
+        match &self.link {
+            Link::Alone => 0,
+            Link::Pmi(pmi) => pmi.process(),
+            Link::Embedded(embedded) => embedded.process(),
+        }
     }
 
     /// Number of processes of the job.
     pub fn processes(&self) -> usize {
-        self.link.as_ref().map_or(1, |pmi| pmi.processes())
+        match &self.link {
+            Link::Alone => 1,
+            Link::Pmi(pmi) => pmi.processes(),
+            Link::Embedded(embedded) => embedded.processes(),
+        }
     }
 
     /// All-gather: every process of the job calls it with its bytes and gets those of all, by process.
@@ -115,21 +147,29 @@ impl Boot {
     /// more use.
     pub fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         match &mut self.link {
-            None => Ok(vec![mine.to_vec()]),
-            Some(pmi) => pmi.exchange(mine),
+            Link::Alone => Ok(vec![mine.to_vec()]),
+            Link::Pmi(pmi) => pmi.exchange(mine),
+            Link::Embedded(embedded) => embedded.exchange(mine),
         }
     }
 
     /// Returns after every process of the job has called it. Collective.
     pub fn fence(&mut self) -> Result<(), Error> {
-        self.link.as_mut().map_or(Ok(()), |pmi| pmi.fence())
+        match &mut self.link {
+            Link::Alone => Ok(()),
+            Link::Pmi(pmi) => pmi.fence(),
+            Link::Embedded(embedded) => embedded.fence(),
+        }
     }
 
     /// Tells our own launcher something for its reports, see [`Observer::announced`]. Does nothing for other kinds.
     ///
     /// Not collective. `key` is of letters, digits, `-`, `_` and `.`, at most 128; `value` at most 256 KiB.
     pub fn announce(&mut self, key: &str, value: &[u8]) -> Result<(), Error> {
-        self.link.as_mut().map_or(Ok(()), |pmi| pmi.announce(key, value))
+        match &mut self.link {
+            Link::Pmi(pmi) => pmi.announce(key, value),
+            Link::Alone | Link::Embedded(_) => Ok(()),
+        }
     }
 
     /// Ends the whole job with exit code `code`; the caller then exits with that code itself.
@@ -137,14 +177,14 @@ impl Boot {
     /// `line`: `None` when this process has already said why on stderr; `Some` is printed as it stands (one line), by
     /// our own launcher or, for the other kinds, here.
     pub fn abort(&mut self, code: i32, line: Option<&str>) {
-        if let (Some(line), Kind::Pmi1 | Kind::Alone) = (line, self.kind()) {
+        if let Some(line) = line.filter(|_| self.kind() != Kind::Launcher) {
             let _ = writeln!(std::io::stderr(), "{}", error::one_line(line));
         }
-        if self.kind() == Kind::Pmi1 {
+        if matches!(self.kind(), Kind::Pmi1 | Kind::Embedded) {
             // mpirun.mpich ends a job without passing on what its processes have just written.
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
-        if let Some(pmi) = &mut self.link {
+        if let Link::Pmi(pmi) = &mut self.link {
             pmi.abort(code, line);
         }
     }
@@ -153,16 +193,19 @@ impl Boot {
     ///
     /// Stop watching [`Boot::lifeline`] first: a foreign launcher may hang up as soon as it has read this.
     pub fn finalize(&mut self) {
-        if let Some(pmi) = &mut self.link {
+        if let Link::Pmi(pmi) = &mut self.link {
             pmi.finalize();
         }
     }
 
     /// A descriptor that reports `POLLHUP` when the launcher is gone; poll it with no events asked for, do not read it.
     ///
-    /// `None` when alone, and after [`Boot::finalize`] under a foreign launcher.
+    /// `None` when alone or embedded, and after [`Boot::finalize`] under a foreign launcher.
     pub fn lifeline(&self) -> Option<BorrowedFd<'_>> {
-        self.link.as_ref().and_then(|pmi| pmi.lifeline())
+        match &self.link {
+            Link::Pmi(pmi) => pmi.lifeline(),
+            Link::Alone | Link::Embedded(_) => None,
+        }
     }
 }
 
