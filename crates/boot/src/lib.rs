@@ -4,7 +4,8 @@
 //!
 //! - [`Boot`] is the side of a process of the job: who am I, how many are we, an all-gather of bytes, a fence, an
 //!   orderly end. It speaks PMI-1 to our own launcher or to a foreign one, or PMIx by libpmix, which is opened when a
-//!   launcher wants it.
+//!   launcher wants it; or the program has processes that know each other, and brings an all-gather
+//!   ([`Boot::embedded`]).
 //! - [`launch()`] is the side of the launcher: it starts the processes, serves them that protocol, watches them, and
 //!   ends the whole job when one of them fails. On other hosts it does so through an [`agent()`] on each, which a remote
 //!   shell starts.
@@ -22,9 +23,11 @@ mod adopt;
 mod agent;
 mod channel;
 mod crew;
+mod embedded;
 mod error;
 mod foreign;
 mod gather;
+mod hostlist;
 mod launch;
 #[allow(unsafe_code)] // the functions of libpmix
 mod libpmix;
@@ -50,9 +53,10 @@ use gather::Store as _;
 
 pub use agent::agent;
 pub use error::Error;
+pub use hostlist::Host;
 pub use launch::{Ended, launch};
 pub use observe::{Observer, Row};
-pub use spec::{Hosts, Input, Spec, ranks_of};
+pub use spec::{HEARTBEAT, Hosts, Input, Spec, ranks_of, slots_of};
 
 /// Version of what our launcher and our programs say to each other beyond PMI-1.
 pub(crate) const PROTOCOL: u32 = 2;
@@ -71,6 +75,7 @@ enum Link {
     Alone,
     Pmi(pmi::Pmi),
     Pmix(pmix::Pmix),
+    Embedded(embedded::Embedded),
 }
 
 /// Who started this process.
@@ -83,6 +88,8 @@ pub enum Kind {
     Pmi1,
     /// A foreign launcher that speaks PMIx, such as `mpirun` of Open MPI and `srun --mpi=pmix`.
     Pmix,
+    /// The program that the job is embedded in, see [`Boot::embedded`].
+    Embedded,
     /// Nobody: a job of one process.
     Alone,
 }
@@ -140,6 +147,16 @@ impl Boot {
         Ok(Boot { link })
     }
 
+    /// Process `process` of `processes` that know each other already. `gather` fills its second slice with everybody's first,
+    /// by process; all first slices are of one length. It is called in [`Boot::exchange`] and [`Boot::fence`] alone.
+    pub fn embedded(
+        process: usize,
+        processes: usize,
+        gather: Box<dyn FnMut(&[u8], &mut [u8]) -> Result<(), String> + Send>,
+    ) -> Result<Boot, Error> {
+        embedded::Embedded::new(process, processes, gather).map(|link| Boot { link: Link::Embedded(link) })
+    }
+
     /// Who started this process.
     pub fn kind(&self) -> Kind {
         match &self.link {
@@ -147,6 +164,7 @@ impl Boot {
             Link::Pmi(pmi) if pmi.ours() => Kind::Launcher,
             Link::Pmi(_) => Kind::Pmi1,
             Link::Pmix(_) => Kind::Pmix,
+            Link::Embedded(_) => Kind::Embedded,
         }
     }
 
@@ -156,6 +174,7 @@ impl Boot {
             Link::Alone => 0,
             Link::Pmi(pmi) => pmi.process(),
             Link::Pmix(pmix) => pmix.process(),
+            Link::Embedded(embedded) => embedded.process(),
         }
     }
 
@@ -165,6 +184,7 @@ impl Boot {
             Link::Alone => 1,
             Link::Pmi(pmi) => pmi.processes(),
             Link::Pmix(pmix) => pmix.processes(),
+            Link::Embedded(embedded) => embedded.processes(),
         }
     }
 
@@ -177,6 +197,7 @@ impl Boot {
             Link::Alone => Ok(vec![mine.to_vec()]),
             Link::Pmi(pmi) => pmi.exchange(mine),
             Link::Pmix(pmix) => pmix.exchange(mine),
+            Link::Embedded(embedded) => embedded.exchange(mine),
         }
     }
 
@@ -186,6 +207,7 @@ impl Boot {
             Link::Alone => Ok(()),
             Link::Pmi(pmi) => pmi.fence(),
             Link::Pmix(pmix) => pmix.fence(),
+            Link::Embedded(embedded) => embedded.fence(),
         }
     }
 
@@ -195,7 +217,7 @@ impl Boot {
     pub fn announce(&mut self, key: &str, value: &[u8]) -> Result<(), Error> {
         match &mut self.link {
             Link::Pmi(pmi) => pmi.announce(key, value),
-            Link::Alone | Link::Pmix(_) => Ok(()),
+            Link::Alone | Link::Pmix(_) | Link::Embedded(_) => Ok(()),
         }
     }
 
@@ -207,12 +229,12 @@ impl Boot {
         if let Some(line) = line.filter(|_| self.kind() != Kind::Launcher) {
             let _ = writeln!(std::io::stderr(), "{}", error::one_line(line));
         }
-        if self.kind().is_foreign() {
+        if self.kind().is_foreign() || self.kind() == Kind::Embedded {
             // Foreign launchers end a job without passing on what its processes have just written.
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
         match &mut self.link {
-            Link::Alone => {}
+            Link::Alone | Link::Embedded(_) => {}
             Link::Pmi(pmi) => pmi.abort(code, line),
             Link::Pmix(pmix) => pmix.abort(code),
         }
@@ -223,7 +245,7 @@ impl Boot {
     /// Stop watching [`Boot::lifeline`] first: a foreign launcher may hang up as soon as it has read this.
     pub fn finalize(&mut self) {
         match &mut self.link {
-            Link::Alone => {}
+            Link::Alone | Link::Embedded(_) => {}
             Link::Pmi(pmi) => pmi.finalize(),
             Link::Pmix(pmix) => pmix.finalize(),
         }
@@ -231,10 +253,10 @@ impl Boot {
 
     /// A descriptor that reports `POLLHUP` when the launcher is gone; poll it with no events asked for, do not read it.
     ///
-    /// `None` when alone, and after [`Boot::finalize`] under a foreign launcher.
+    /// `None` when alone or embedded, and after [`Boot::finalize`] under a foreign launcher.
     pub fn lifeline(&self) -> Option<BorrowedFd<'_>> {
         match &self.link {
-            Link::Alone => None,
+            Link::Alone | Link::Embedded(_) => None,
             Link::Pmi(pmi) => pmi.lifeline(),
             Link::Pmix(pmix) => pmix.lifeline(),
         }

@@ -1,5 +1,7 @@
 //! The part of a job that is on one host, as the launcher sees it: a crew of its own, or one behind an agent.
 
+use std::time::Duration;
+
 use rustix::event::PollFd;
 
 use crate::Observer;
@@ -60,10 +62,10 @@ impl Party {
         }
     }
 
-    /// Asks whether it is still there; to be called about once a second.
-    pub(crate) fn ping(&mut self, events: &mut Vec<Event>) {
+    /// Asks whether it is still there, see [`Remote::ping`].
+    pub(crate) fn ping(&mut self, heartbeat: Option<(u32, Duration)>, events: &mut Vec<Event>) {
         if let Party::There(remote) = self {
-            remote.ping(events);
+            remote.ping(heartbeat, events);
         }
     }
 

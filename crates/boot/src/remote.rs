@@ -32,8 +32,6 @@ use crate::{Error, Hosts, Input, Spec};
 pub(crate) const GRACE_AGENT: Duration = Duration::from_secs(2);
 /// How long the end of a remote shell that has hung up is waited for.
 const ENDING: Duration = Duration::from_millis(100);
-/// After as many pings without a word the host is given up.
-const PINGS: u32 = 10;
 /// No further orders are made by reading events while as many bytes are on their way.
 const ORDERS_MAX: usize = 64 << 20;
 
@@ -83,9 +81,9 @@ enum State {
 }
 
 impl Remote {
-    /// Begins to reach host number `host`, which gets these processes.
-    pub(crate) fn start(spec: &Spec, hosts: &Hosts, host: usize, processes: Range<usize>) -> Result<Remote, Error> {
-        let (name, shell) = (&hosts.names[host], hosts.shell[0].display().to_string());
+    /// Begins to reach the host of this name, which gets these processes.
+    pub(crate) fn start(spec: &Spec, hosts: &Hosts, name: &str, processes: Range<usize>) -> Result<Remote, Error> {
+        let shell = hosts.shell[0].display().to_string();
         let failed =
             |e: io::Error| Error::new(format!("cannot start `{shell}`, the remote shell, for host {name}: {e}"));
         let mut words = hosts.shell.clone();
@@ -104,7 +102,7 @@ impl Remote {
         let forwarded =
             std::env::vars_os().filter(|(name, _)| !is_of_a_job(name) && !is_of_a_host(name.as_encoded_bytes()));
         let plan = Plan {
-            host: name.clone(),
+            host: name.to_owned(),
             directory: directory.into(),
             program: spec.program.clone(),
             args: spec.args.clone(),
@@ -117,7 +115,7 @@ impl Remote {
             processes,
         };
         Ok(Remote {
-            host: name.clone(),
+            host: name.to_owned(),
             shell,
             child,
             pid,
@@ -193,15 +191,15 @@ impl Remote {
         }
     }
 
-    /// Asks whether it is still there; to be called about once a second.
-    pub(crate) fn ping(&mut self, events: &mut Vec<Event>) {
+    /// Asks whether it is still there. `heartbeat`: after so many pings without a word, which take so long, it is lost.
+    pub(crate) fn ping(&mut self, heartbeat: Option<(u32, Duration)>, events: &mut Vec<Event>) {
         if !self.channel.is_open() {
             self.lose_by_end(events);
         } else if let State::Running = self.state {
-            if self.pings >= PINGS {
-                return self.lose(format!("nothing was heard from it for {PINGS} s"), events);
+            if let Some((_, time)) = heartbeat.filter(|(pings, _)| self.pings >= *pings) {
+                return self.lose(format!("nothing was heard from it for {} s", time.as_secs_f64()), events);
             }
-            self.pings += 1;
+            self.pings = self.pings.saturating_add(1);
             self.say(&Command::Ping);
         }
     }

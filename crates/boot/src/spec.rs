@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::fs::Access;
 
-use crate::Error;
+use crate::{Error, Host};
 
 /// A job to be launched.
 #[derive(Debug, Clone)]
@@ -42,16 +42,15 @@ pub struct Spec {
     pub forward_signals: bool,
     /// The hosts on which the processes run; none: on this one.
     pub hosts: Option<Hosts>,
+    /// A host from which nothing is heard for so long is lost; none: never.
+    pub heartbeat: Option<Duration>,
 }
 
-/// Several hosts, and how to reach them.
-///
-/// Processes are dealt to hosts as ranks are to processes, see [`ranks_of`]. A name that stands here twice gets two
-/// shares.
+/// Several hosts, and how to reach them; see [`Spec::shares`] for who gets which processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
-    /// As the remote shell knows them.
-    pub names: Vec<String>,
+    /// In the order of their processes.
+    pub list: Vec<Host>,
     /// The words of the remote shell; run with the name of a host and the words of `agent` behind them.
     pub shell: Vec<OsString>,
     /// The command that calls [`agent`](crate::agent()) on a host.
@@ -83,20 +82,45 @@ impl Spec {
             quiet_output: false,
             forward_signals: false,
             hosts: None,
+            heartbeat: Some(HEARTBEAT),
         }
     }
 
     /// The host of a process as it was given; none if there are no hosts.
     pub fn host_of(&self, process: usize) -> Option<&str> {
-        let names = &self.hosts.as_ref()?.names;
-        let share = (0..names.len()).find(|host| ranks_of(*host, self.procs, names.len()).contains(&process))?;
-        names.get(share).map(String::as_str)
+        self.shares().into_iter().find(|(_, share)| share.contains(&process)).map(|(host, _)| host)
+    }
+
+    /// The hosts and the processes of each, in the order of the processes; nothing if there are no hosts.
+    ///
+    /// Where no host has slots, processes are dealt to hosts as ranks are to processes, see [`ranks_of`]. Else one host after
+    /// the other is filled, where a host that does not say has one slot, and hosts that are not needed have no part in the
+    /// job. A host that is given twice has two shares, which are one where they follow each other.
+    pub fn shares(&self) -> Vec<(&str, Range<usize>)> {
+        let list = self.hosts.as_ref().map_or(&[][..], |hosts| &hosts.list);
+        let slots = list.iter().any(|host| host.slots.is_some());
+        let mut shares: Vec<(&str, Range<usize>)> = Vec::new();
+        let mut next = 0;
+        for (number, host) in list.iter().enumerate() {
+            let end = match slots {
+                true => self.procs.min(next + host.slots.unwrap_or(1)),
+                false => ranks_of(number, self.procs, list.len()).end,
+            };
+            match shares.last_mut() {
+                _ if end == next => {}
+                Some((name, share)) if *name == host.name => share.end = end,
+                _ => shares.push((&host.name, next..end)),
+            }
+            next = end;
+        }
+        shares
     }
 
     /// Finds what is wrong with a job before anything of it is started.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let Spec { ranks, procs, .. } = *self;
-        let hosts = self.hosts.as_ref().map_or(&[][..], |hosts| &hosts.names);
+        let hosts = self.hosts.as_ref().map_or(&[][..], |hosts| &hosts.list);
+        let slots = slots_of(hosts);
         let complaint = if ranks == 0 {
             "-n 0: a job has at least one rank".to_owned()
         } else if procs == 0 {
@@ -105,13 +129,11 @@ impl Spec {
             format!("{procs} processes for {ranks} ranks: a process has at least one rank")
         } else if ranks > RANKS_MAX {
             format!("-n {ranks}: a job has at most {RANKS_MAX} ranks")
-        } else if self.hosts.as_ref().is_some_and(|hosts| hosts.names.is_empty() || hosts.shell.is_empty()) {
+        } else if self.hosts.as_ref().is_some_and(|hosts| hosts.list.is_empty() || hosts.shell.is_empty()) {
             "a job on other hosts needs their names and a remote shell".to_owned()
-        } else if hosts.iter().any(|name| name.trim().is_empty()) {
-            format!("--hosts {}: a host has a name", hosts.join(","))
-        } else if let Some(name) = hosts.iter().find(|name| name.starts_with('-')) {
-            format!("--hosts {name}: the name of a host does not begin with a hyphen")
-        } else if hosts.len() > procs {
+        } else if let Some(slots) = slots.filter(|slots| *slots < procs) {
+            format!("{procs} processes, but the hosts have {slots} slots; --procs {slots} makes as many processes of more ranks")
+        } else if slots.is_none() && hosts.len() > procs {
             format!("{} hosts for {procs} processes: a host has at least one process", hosts.len())
         } else {
             return Ok(());
@@ -141,6 +163,15 @@ pub fn ranks_of(process: usize, ranks: usize, procs: usize) -> Range<usize> {
     let begin = |process: usize| process * each + process.min(more);
     begin(process)..begin(process + 1)
 }
+
+/// How many processes these hosts may have; none, if none of them says it.
+pub fn slots_of(hosts: &[Host]) -> Option<usize> {
+    let all = hosts.iter().map(|host| host.slots.unwrap_or(1)).fold(0, usize::saturating_add);
+    hosts.iter().any(|host| host.slots.is_some()).then_some(all)
+}
+
+/// After so long without a word a host is lost, unless it is said otherwise.
+pub const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// More ranks than anybody has use for; a typing error, most likely.
 const RANKS_MAX: usize = 1 << 16;
@@ -211,24 +242,44 @@ mod tests {
         assert!(Spec::new("true", 2).check().is_ok());
     }
 
-    fn on(names: &[&str], procs: usize) -> Spec {
-        let names = names.iter().map(|name| name.to_string()).collect();
-        let hosts = Hosts { names, shell: vec!["ssh".into()], agent: vec!["partage".into()] };
+    fn on(hosts: &str, procs: usize) -> Spec {
+        let list = if hosts.is_empty() { vec![] } else { Host::list(hosts).unwrap() };
+        let hosts = Hosts { list, shell: vec!["ssh".into()], agent: vec!["partage".into()] };
         Spec { procs, hosts: Some(hosts), ..Spec::new("true", 8) }
     }
 
     #[test]
     fn hosts() {
-        let complaint = |names: &[&str], procs| on(names, procs).check().unwrap_err().to_string();
-        assert_eq!(complaint(&["a", "", "b"], 4), "--hosts a,,b: a host has a name");
-        assert_eq!(complaint(&["-l"], 4), "--hosts -l: the name of a host does not begin with a hyphen");
-        assert_eq!(complaint(&["a", "b", "c"], 2), "3 hosts for 2 processes: a host has at least one process");
-        assert!(on(&[], 1).check().is_err());
-        let spec = on(&["a", "b", "a"], 5);
+        let complaint = |hosts, procs| on(hosts, procs).check().unwrap_err().to_string();
+        assert_eq!(complaint("a,b,c", 2), "3 hosts for 2 processes: a host has at least one process");
+        let line = complaint("a:4,b", 8);
+        assert_eq!(line, "8 processes, but the hosts have 5 slots; --procs 5 makes as many processes of more ranks");
+        assert!(on("", 1).check().is_err());
+        assert_eq!(on("", 1).shares(), []);
+        let spec = on("a,b,a", 5);
         spec.check().unwrap();
         let places: Vec<_> = (0..5).filter_map(|process| spec.host_of(process)).collect();
         assert_eq!(places, ["a", "a", "b", "b", "a"]);
         assert_eq!((spec.host_of(5), Spec::new("true", 1).host_of(0)), (None, None));
+    }
+
+    #[test]
+    fn shares_of_hosts() {
+        for (hosts, procs, expect) in [
+            ("a:4,b:2", 6, &[("a", 0..4), ("b", 4..6)][..]),
+            ("a:4,b:2", 5, &[("a", 0..4), ("b", 4..5)]),
+            ("a:4,b:2", 3, &[("a", 0..3)]),
+            ("a:1,b,c:9", 4, &[("a", 0..1), ("b", 1..2), ("c", 2..4)]),
+            ("a:2,b:1,a:2", 5, &[("a", 0..2), ("b", 2..3), ("a", 3..5)]),
+            ("a,a,b,b", 4, &[("a", 0..2), ("b", 2..4)]),
+            ("a,a,b", 7, &[("a", 0..5), ("b", 5..7)]),
+            ("a:2,a:1,b", 4, &[("a", 0..3), ("b", 3..4)]),
+        ] {
+            let spec = on(hosts, procs);
+            spec.check().unwrap();
+            assert_eq!(spec.shares(), expect, "{hosts}, {procs}");
+        }
+        assert_eq!((slots_of(&Host::list("a,b").unwrap()), slots_of(&Host::list("a,b:3").unwrap())), (None, Some(4)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use partage_boot::{Boot, Ended, Error, Hosts, Input, Kind, Observer, Row, Spec, launch};
+use partage_boot::{Boot, Ended, Error, Host, Hosts, Input, Kind, Observer, Row, Spec, launch};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGPIPE, SIGTERM};
@@ -349,8 +349,8 @@ fn hosts() {
     std::fs::write(&script, "shift; BOOT_TEST_ROLE=agent; export BOOT_TEST_ROLE; exec \"$@\"\n").unwrap();
     let on = |names: &str, spec: Spec| {
         let agent = std::iter::once(std::env::current_exe().unwrap().into()).chain(CHILD.map(OsString::from));
-        let names = names.split(',').map(str::to_owned).collect();
-        let hosts = Hosts { names, shell: vec!["sh".into(), script.clone().into()], agent: agent.collect() };
+        let list = Host::list(names).unwrap();
+        let hosts = Hosts { list, shell: vec!["sh".into(), script.clone().into()], agent: agent.collect() };
         Spec { hosts: Some(hosts), quiet_output: true, ..spec }
     };
     for (names, procs) in [("a", 1), ("a,b", 3), ("a,b,c", 5), ("a,b,a", 5)] {

@@ -1,8 +1,9 @@
 //! `partage run`: starts a program as a job and waits for its end.
 
 use clap::{Args, ValueEnum};
-use partage_boot::{Hosts, Input, Spec};
+use partage_boot::{Host, Hosts, Input, Spec, slots_of};
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What `run` takes.
@@ -14,12 +15,15 @@ pub struct Options {
     /// Processes that host them; by default one each
     #[arg(long)]
     procs: Option<usize>,
-    /// Hosts to run on, each with its share of the processes; one that is given twice gets two shares. The directory, the
-    /// program and `partage` itself must be there under the same paths
-    #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
-    hosts: Vec<String>,
-    /// Remote shell that reaches a host, run as COMMAND HOST partage...; split at blanks
-    #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "hosts")]
+    /// Hosts to run on, such as a,b or, with the processes that each may have, a:4,b:2; one that is given twice gets two
+    /// shares. The directory, the program and `partage` itself must be there under the same paths
+    #[arg(long, value_name = "HOST,...", group = "where")]
+    hosts: Option<String>,
+    /// File with the hosts to run on, one on each line, with slots=N for the processes that it may have; # begins a comment
+    #[arg(long, value_name = "FILE", group = "where")]
+    hostfile: Option<PathBuf>,
+    /// Remote shell that reaches a host without asking, run as COMMAND HOST partage...; split at blanks
+    #[arg(long, value_name = "COMMAND", default_value = "ssh -o BatchMode=yes -o ConnectTimeout=10", requires = "where")]
     rsh: String,
     /// Bind each rank to a core
     #[arg(long, value_enum, default_value = "none")]
@@ -50,29 +54,31 @@ enum Bind {
 pub fn run(options: Options) -> i32 {
     let mut words = options.program.into_iter();
     let program = words.next().expect("clap requires it");
-    let cores = partage_conduit::topology::allowed_cores().len();
-    let ranks = options.ranks.or(options.procs).unwrap_or(cores);
-    let hosts = match hosts(options.hosts, &options.rsh) {
+    let hosts = match hosts(options.hosts.as_deref(), options.hostfile.as_deref(), &options.rsh) {
         Ok(hosts) => hosts,
         Err(e) => {
             eprintln!("partage: {e}");
             return 2;
         }
     };
+    let slots = hosts.as_ref().and_then(|hosts| slots_of(&hosts.list));
+    let cores = partage_conduit::topology::allowed_cores().len();
+    let ranks = options.ranks.or(options.procs).or(slots).unwrap_or(cores);
     let mut spec = Spec::new(program, ranks);
     spec.hosts = hosts;
     spec.args = words.collect();
     spec.procs = options.procs.unwrap_or(ranks);
     spec.label = options.label;
-    let (timeout, hang_after) = match partage::settings::limits() {
+    let limits = match partage::settings::limits() {
         Ok(limits) => limits,
         Err(e) => {
             eprintln!("partage: {e}");
             return 2;
         }
     };
-    spec.timeout = options.timeout.or(timeout);
-    spec.hang_after = options.hang_after.or(hang_after);
+    spec.timeout = options.timeout.or(limits.timeout);
+    spec.hang_after = options.hang_after.or(limits.hang_after);
+    spec.heartbeat = limits.heartbeat;
     spec.stdin = Input::ToRankZero;
     spec.forward_signals = true;
     if let Bind::Core = options.bind {
@@ -87,16 +93,19 @@ pub fn run(options: Options) -> i32 {
     }
 }
 
-fn hosts(names: Vec<String>, shell: &str) -> Result<Option<Hosts>, String> {
-    if names.is_empty() {
-        return Ok(None);
-    }
+fn hosts(list: Option<&str>, file: Option<&Path>, shell: &str) -> Result<Option<Hosts>, String> {
+    let list = match (list, file) {
+        (None, None) => return Ok(None),
+        (Some(list), _) => Host::list(list),
+        (None, Some(file)) => Host::file(file),
+    };
+    let list = list.map_err(|e| e.to_string())?;
     let shell: Vec<OsString> = shell.split_whitespace().map(OsString::from).collect();
     if shell.is_empty() {
         return Err("--rsh: there is no command in it".into());
     }
     let this = std::env::current_exe().map_err(|e| format!("the path of `partage` cannot be found out: {e}"))?;
-    Ok(Some(Hosts { names, shell, agent: vec![this.into(), "agent".into()] }))
+    Ok(Some(Hosts { list, shell, agent: vec![this.into(), "agent".into()] }))
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -77,7 +77,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use job::Job;
 pub use partage_plan::layout;
 pub use serde;
-pub use start::{Launch, Outcome, run, test};
+pub use start::{Launch, Outcome, embed, run, test};
 
 /// What a program needs: `use partage::prelude::*;`
 pub mod prelude {

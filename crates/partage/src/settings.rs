@@ -4,6 +4,7 @@ use crate::coll::Table;
 use crate::domain::Arbiter;
 use crate::profile::{self, Found};
 use crate::{Error, Result};
+use partage_boot::HEARTBEAT;
 use partage_conduit::ofi::signal::Ways;
 use partage_conduit::shm::Fences;
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 26] = [
+const TABLE: [(&str, &str, &str); 27] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -57,6 +58,11 @@ const TABLE: [(&str, &str, &str); 26] = [
     ("PARTAGE_PROVIDER", "tcp", "libfabric's provider between nodes"),
     ("PARTAGE_INTERFACE", "one that all share", "address of the interface between nodes"),
     ("PARTAGE_CONNECT", "10", "seconds that processes of other nodes may take to answer at the start"),
+    (
+        "PARTAGE_HEARTBEAT",
+        "10",
+        "seconds after which a host from which nothing is heard is lost, and the job ends; or never",
+    ),
     ("PARTAGE_PROGRESS", "thread", "who serves other nodes while ranks compute: thread, or none"),
     (
         "PARTAGE_ATOMICS",
@@ -94,9 +100,20 @@ pub fn all() -> Vec<Setting> {
     TABLE.iter().map(row).collect()
 }
 
-/// `PARTAGE_TIMEOUT` and `PARTAGE_HANG_AFTER`, for launchers that have no option for them.
-pub fn limits() -> Result<(Option<Duration>, Option<Duration>)> {
-    Settings::read().map(|s| (s.timeout, s.hang_after))
+/// Times after which a launcher does something; none: never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// `PARTAGE_TIMEOUT`.
+    pub timeout: Option<Duration>,
+    /// `PARTAGE_HANG_AFTER`.
+    pub hang_after: Option<Duration>,
+    /// `PARTAGE_HEARTBEAT`.
+    pub heartbeat: Option<Duration>,
+}
+
+/// The settings that a launcher follows where it has no option for them.
+pub fn limits() -> Result<Limits> {
+    Settings::read().map(|s| Limits { timeout: s.timeout, hang_after: s.hang_after, heartbeat: s.heartbeat })
 }
 
 /// The tables that choose algorithms of collectives, the first one first, each with where it is from.
@@ -141,6 +158,7 @@ pub(crate) struct Settings {
     pub provider: Option<String>,
     pub interface: Option<String>,
     pub connect: Option<Duration>,
+    pub heartbeat: Option<Duration>,
     pub no_progress_thread: bool,
     pub atomics: Arbiter,
     pub signals: Ways,
@@ -216,6 +234,10 @@ impl Settings {
             provider: get("PARTAGE_PROVIDER"),
             interface: get("PARTAGE_INTERFACE"),
             connect: seconds("PARTAGE_CONNECT")?,
+            heartbeat: match get("PARTAGE_HEARTBEAT") {
+                None => Some(HEARTBEAT),
+                Some(_) => seconds("PARTAGE_HEARTBEAT")?,
+            },
             no_progress_thread: one_of("PARTAGE_PROGRESS", &["thread", "none"])? == Some(1),
             atomics: match one_of("PARTAGE_ATOMICS", &["auto", "cpu", "network"])? {
                 Some(1) => Arbiter::Cpu,
@@ -297,6 +319,9 @@ mod tests {
         assert_eq!(with("PARTAGE_SEGMENT", "512M").unwrap().segment, Some(512 << 20));
         assert_eq!(with("PARTAGE_HANG_AFTER", "500ms").unwrap().hang_after, Some(Duration::from_millis(500)));
         assert_eq!(with("PARTAGE_HANG_AFTER", "never").unwrap().hang_after, None);
+        assert_eq!(with("PARTAGE_HEARTBEAT", "2").unwrap().heartbeat, Some(Duration::from_secs(2)));
+        assert_eq!(with("PARTAGE_HEARTBEAT", "never").unwrap().heartbeat, None);
+        assert_eq!(with("PARTAGE_RANKS", "1").unwrap().heartbeat, Some(HEARTBEAT));
         assert_eq!(with("PARTAGE_ATOMICS", "cpu").unwrap().atomics, Arbiter::Cpu);
         assert_eq!(with("PARTAGE_ATOMICS", "network").unwrap().atomics, Arbiter::Network);
         for (word, fences) in [("auto", Fences::Auto), ("light", Fences::Light), ("full", Fences::Full)] {
@@ -321,6 +346,7 @@ mod tests {
             ("PARTAGE_SEGMENT", "99999999999T"),
             ("PARTAGE_SEGMENT", ""),
             ("PARTAGE_TIMEOUT", "-3"),
+            ("PARTAGE_HEARTBEAT", "0"),
             ("PARTAGE_WAIT", "spin"),
             ("PARTAGE_FENCES", "none"),
             ("PARTAGE_TEST", "procs=0"),

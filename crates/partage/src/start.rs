@@ -175,8 +175,7 @@ impl Launch {
                 .as_ref()
                 .and_then(Boot::lifeline)
                 .and_then(|fd| fd.as_fd().try_clone_to_owned().ok()),
-            own_reports: kind == Kind::Alone
-                || kind == Kind::Pmi1 && node.mine().contains(&(node.ranks().members()[0] as usize)),
+            own_reports: kind != Kind::Launcher && node.mine().contains(&(node.ranks().members()[0] as usize)),
             hang_after: settings.hang_after,
             timeout: settings.timeout.or(self.default_timeout),
         };
@@ -260,6 +259,7 @@ impl Launch {
                 enter: fail::enter_service,
                 lost: |why| fail::die(1, Some(why)),
                 patience: settings.connect.unwrap_or(Duration::from_secs(10)),
+                heartbeat: settings.heartbeat,
             },
             cores: settings.own_cores.map(|own| if own { Cores::Own } else { Cores::Shared }),
             radix: settings.radix,
@@ -454,6 +454,49 @@ fn test_name() -> String {
             name.filter(|_| exact).cloned().unwrap_or_default()
         }
     }
+}
+
+/// Makes this process the one with number `process` of `processes` that know each other already, for programs that another
+/// runtime starts, such as MPI. Jobs that are started afterwards ([`run`], [`Launch`]) have the ranks of all of them
+/// (`PARTAGE_THREADS` each), and no launcher is asked: whoever has connected to it, as `MPI_Init` has, keeps it for himself.
+///
+/// `all_gather(mine, all)` puts everybody's `mine` into `all`, by process; all are of one length. It is collective, and only
+/// called inside the call that starts a job, by the thread that made it.
+///
+/// To be called once by every process, before its first job. A rank that fails ends its process with a code that is not
+/// zero, and whoever started the processes is to end the others.
+///
+/// ```no_run
+/// # const MPI_BYTE: i32 = 0; const MPI_COMM_WORLD: i32 = 0;
+/// # #[allow(non_snake_case)]
+/// # unsafe fn MPI_Allgather(_: *const u8, _: i32, _: i32, _: *mut u8, _: i32, _: i32, _: i32) -> i32 { 0 }
+/// # let (process, processes) = (0, 1);
+/// // After MPI_Init; process and processes are those of MPI_COMM_WORLD.
+/// partage::embed(process, processes, |mine, all| {
+///     let (from, to, len) = (mine.as_ptr(), all.as_mut_ptr(), mine.len() as i32);
+///     // SAFETY: `all` has room for everybody's bytes, and MPI keeps neither.
+///     match unsafe { MPI_Allgather(from, len, MPI_BYTE, to, len, MPI_BYTE, MPI_COMM_WORLD) } {
+///         0 => Ok(()),
+///         code => Err(format!("MPI_Allgather returned {code}")),
+///     }
+/// })?;
+/// partage::run(|job| job.barrier());
+/// // MPI goes on here.
+/// # Ok::<(), partage::Error>(())
+/// ```
+pub fn embed(
+    process: usize,
+    processes: usize,
+    all_gather: impl FnMut(&[u8], &mut [u8]) -> std::result::Result<(), String> + Send + 'static,
+) -> Result<()> {
+    let mut boot = fail::boot();
+    if boot.is_some() {
+        return Err(Error::start("embed: this process has its connection already; call it once, before the first job"));
+    }
+    *boot = Some(Boot::embedded(process, processes, Box::new(all_gather)).map_err(Error::start)?);
+    drop(boot);
+    finalize_at_exit();
+    Ok(())
 }
 
 /// Connects this process to the others, once.

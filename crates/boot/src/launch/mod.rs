@@ -31,7 +31,7 @@ use crate::server::{Abort, Action, Server};
 use crate::signals::Signals;
 use crate::spec::find;
 use crate::verdict::{self, Death};
-use crate::{Error, Input, Observer, Spec, ranks_of};
+use crate::{Error, HEARTBEAT, Input, Observer, Spec, ranks_of};
 use judge::Looking;
 use report::Report;
 
@@ -57,8 +57,8 @@ const GRACE: Duration = Duration::from_millis(200);
 const GRACE_INTERRUPTED: Duration = Duration::from_secs(1);
 /// How often the observer is asked for hangs, and a terminal whether it is ours again.
 const TICK: Duration = Duration::from_millis(250);
-/// How often agents are asked whether they are there.
-const PING: Duration = Duration::from_secs(1);
+/// Agents are asked so often whether they are there before they are given up.
+const PINGS: u32 = 10;
 /// How long other hosts have to tell what they know, before a failure is judged or a report made.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -168,15 +168,17 @@ impl<'a> Job<'a> {
         let forwarded = if spec.forward_signals { Signals::register(&taken) } else { Ok(Signals::none()) };
         let signals = forwarded.map_err(|e| Error::new(format!("cannot take over signals: {e}")))?;
         let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let hosts = spec.hosts.as_ref().map_or(std::slice::from_ref(&own), |hosts| &hosts.names);
-        let shares: Vec<Range<usize>> = (0..hosts.len()).map(|host| ranks_of(host, spec.procs, hosts.len())).collect();
+        let shares = match &spec.hosts {
+            None => vec![(own.as_str(), 0..spec.procs)],
+            Some(_) => spec.shares(),
+        };
         // A name that was given twice is one node.
-        let node = |host: usize| hosts.iter().position(|name| *name == hosts[host]).unwrap_or(host);
-        let nodes: Vec<(usize, usize)> = shares.iter().enumerate().map(|(h, share)| (node(h), share.len())).collect();
-        let members = shares.iter().enumerate().flat_map(|(party, share)| {
+        let node = |name: &str| shares.iter().position(|(other, _)| *other == name).unwrap_or_default();
+        let nodes: Vec<(usize, usize)> = shares.iter().map(|(name, share)| (node(name), share.len())).collect();
+        let members = shares.iter().enumerate().flat_map(|(party, (name, share))| {
             share.clone().map(move |process| Member {
                 party,
-                host: hosts[party].clone(),
+                host: name.to_string(),
                 pid: 0,
                 ranks: ranks_of(process, spec.ranks, spec.procs),
                 life: Life::Coming,
@@ -186,7 +188,7 @@ impl<'a> Job<'a> {
         let mut job = Job {
             spec,
             observer,
-            parties: Vec::with_capacity(hosts.len()),
+            parties: Vec::with_capacity(shares.len()),
             members: members.collect(),
             news: VecDeque::new(),
             server: Server::new(format!("partage-{}", std::process::id()), &nodes),
@@ -198,7 +200,7 @@ impl<'a> Job<'a> {
             started: now,
             next_tick: now,
             next_ping: now,
-            waits: vec![None; hosts.len()],
+            waits: vec![None; shares.len()],
             hang_reported: false,
             report: None,
             suspicion: false,
@@ -234,9 +236,9 @@ impl<'a> Job<'a> {
                 job.going = true;
             }
             Some(hosts) => {
-                Spec::room_for(hosts.names.len(), true)?;
-                for (host, share) in shares.into_iter().enumerate() {
-                    job.parties.push(Party::There(Box::new(Remote::start(spec, hosts, host, share)?)));
+                Spec::room_for(shares.len(), true)?;
+                for (name, share) in shares {
+                    job.parties.push(Party::There(Box::new(Remote::start(spec, hosts, name, share)?)));
                 }
                 job.stdin = (spec.stdin == Input::ToRankZero).then_some(Keyboard { ready: false, terminal });
             }
@@ -543,8 +545,10 @@ impl<'a> Job<'a> {
             self.next_tick = now + TICK;
         }
         if now >= self.next_ping {
-            self.next_ping = now + PING;
-            (0..self.parties.len()).for_each(|number| self.with(number, |party, _, events| party.ping(events)));
+            self.next_ping = now + self.spec.heartbeat.unwrap_or(HEARTBEAT) / PINGS;
+            let heartbeat = self.spec.heartbeat.map(|time| (PINGS, time));
+            let all = 0..self.parties.len();
+            all.for_each(|number| self.with(number, |party, _, events| party.ping(heartbeat, events)));
         }
         if self.report.as_ref().is_some_and(|report| now >= report.until) {
             self.say_report();

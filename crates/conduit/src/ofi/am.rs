@@ -430,6 +430,9 @@ impl Net {
         let far = |rank: u32| (rank as usize) < ranks.count() && !ranks.is_near(rank as usize);
         let for_one = head.kind <= ENDED;
         let ours = head.nonce == self.nonce && far(head.source);
+        if ours {
+            self.heard.from(head.source as usize);
+        }
         (ours && (!for_one || ranks.mine().contains(&(head.target as usize)))).then_some(message)
     }
 

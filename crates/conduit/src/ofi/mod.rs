@@ -5,7 +5,7 @@
 //!
 //! * [`am`]: messages, their credits and their ends; [`letters`]: calls and results until their rank takes them; [`rma`]:
 //!   puts and gets; [`segment`]: which memory the network knows; [`progress`]: who looks at the completion queue, and when.
-//!   [`signal`]: puts that notify, by message, by one put, or by a FIFO.
+//!   [`signal`]: puts that notify, by message, by one put, or by a FIFO. `heartbeat`: how a lost host is noticed.
 //!   Atomics go by messages (see [`crate::reference`]), but for those of a domain, which may be the network's own:
 //!   [`mod@atomic`].
 //! * [`endpoint`]: libfabric's objects, typed, without policy; `fi`: what is called of the library.
@@ -22,6 +22,7 @@ pub mod am;
 pub mod atomic;
 pub mod endpoint;
 mod fi;
+mod heartbeat;
 pub mod letters;
 pub mod progress;
 pub mod rma;
@@ -36,6 +37,7 @@ use am::{Account, Bounce, Buffer, Desk, Early};
 use atomic::Native;
 use bytemuck::{Pod, Zeroable};
 use endpoint::{Asked, Endpoint, Peer};
+use heartbeat::Heard;
 use rma::Ops;
 use segment::{Extent, Regions};
 use signal::{Sender, Signals, Ways};
@@ -55,6 +57,8 @@ pub struct Settings {
     pub interface: Option<String>,
     /// How long other processes may take to answer a greeting.
     pub patience: Duration,
+    /// How long a node may be silent before it is lost; none: for ever.
+    pub heartbeat: Option<Duration>,
     /// Shall the network do atomics itself, also one that is a library at both ends?
     pub atomics: bool,
     /// How signals go.
@@ -70,9 +74,9 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let patience = Duration::from_secs(10);
-        let (provider, interface, atomics, signals) = Default::default();
+        let (provider, interface, atomics, signals, heartbeat) = Default::default();
         let (enter, lost): (fn(), fn(&str)) = (|| (), |why| panic!("{why}"));
-        Settings { provider, interface, atomics, signals, patience, thread: true, enter, lost }
+        Settings { provider, interface, atomics, signals, patience, heartbeat, thread: true, enter, lost }
     }
 }
 
@@ -168,6 +172,9 @@ pub struct Net {
     /// Their addresses, as people write them.
     addresses: Box<[String]>,
     greeted: Box<[AtomicBool]>,
+    /// By process: does it answer while its ranks compute?
+    serves: Box<[bool]>,
+    heard: Heard,
     nonce: u32,
     keys: u64,
     /// Bytes of a segment's heaps.
@@ -241,6 +248,8 @@ pub struct Seat {
 struct Hello {
     nonce: u64,
     keys: u64,
+    /// 1: there is a thread that makes progress while ranks compute.
+    serves: u64,
 }
 
 impl Net {
@@ -258,7 +267,8 @@ impl Net {
             use std::hash::{BuildHasher, RandomState};
             RandomState::new().hash_one(std::process::id())
         };
-        let hello = Hello { nonce: random(), keys: random() & !(segment::KEYS - 1) };
+        let (nonce, keys) = (random(), random() & !(segment::KEYS - 1));
+        let hello = Hello { nonce, keys, serves: settings.thread.into() };
         let mut mine = bytemuck::bytes_of(&hello).to_vec();
         match &opened {
             Ok(endpoint) => mine.extend([&[1], endpoint.name()].concat()),
@@ -286,7 +296,8 @@ impl Net {
         }
         let addresses = parts.iter().map(|(_, rest)| endpoint.text_of(&rest[1..])).collect();
         let place = (node.ranks(), node.segment());
-        let net = Net::new(endpoint, peers, addresses, parts[0].0, place, settings.clone());
+        let hellos: Vec<Hello> = parts.iter().map(|(hello, _)| *hello).collect();
+        let net = Net::new(endpoint, peers, addresses, &hellos, place, settings.clone());
         // Nobody greets before all listen.
         let why = wrong.or_else(|| net.post_all(am::POSTING).err()).map(here).unwrap_or_default();
         let outcomes = exchange.all_gather(why.as_bytes())?;
@@ -323,7 +334,7 @@ impl Net {
         endpoint: Endpoint,
         peers: Vec<Option<Peer>>,
         addresses: Box<[String]>,
-        hello: Hello,
+        hellos: &[Hello],
         (ranks, segment): (&Ranks, u64),
         settings: Settings,
     ) -> Net {
@@ -335,8 +346,10 @@ impl Net {
             peers: peers.into(),
             addresses,
             greeted: (0..processes).map(|_| AtomicBool::new(false)).collect(),
-            nonce: hello.nonce as u32,
-            keys: hello.keys,
+            serves: hellos.iter().map(|hello| hello.serves == 1).collect(),
+            heard: Heard::new(count),
+            nonce: hellos[0].nonce as u32,
+            keys: hellos[0].keys,
             segment,
             desks: mine.clone().map(|_| Desk::new(processes, count)).collect(),
             ops: (0..mine.len()).map(Ops::new).collect(),

@@ -20,6 +20,7 @@
 
 use super::am::{self, Early, Message, OF_BOUNCE, OF_BUFFER, OF_OP};
 use super::endpoint::Entry;
+use super::heartbeat::Heart;
 use super::{Net, Seat, one_more};
 use crate::shm::Node;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -197,6 +198,7 @@ impl Net {
     fn serve(&self, node: &Node) {
         let polls = || self.desks.iter().fold(0u64, |sum, desk| sum.wrapping_add(desk.polls.load(Relaxed)));
         let mut last = polls();
+        let mut heart = Heart::new(self, node.ranks());
         while !self.over.load(Acquire) {
             if let Some(why) = self.why_broken() {
                 let end = Instant::now() + GRACE;
@@ -210,6 +212,9 @@ impl Net {
                     ));
                 }
                 return;
+            }
+            if let Some(why) = heart.as_mut().and_then(|heart| self.beat(node, heart)) {
+                return (self.settings.lost)(&why);
             }
             let now = polls();
             if now != std::mem::replace(&mut last, now) && !self.relief.doze(DOZE_NS) {

@@ -1,0 +1,252 @@
+//! Heartbeats: how a lost host is noticed, whoever started the job.
+//!
+//! A cut link or a host without power says nothing, and the network itself tries for a quarter of an hour to reach it. So
+//! the network's thread [beats](Net::beat), [`BEATS`] times in the time that silence may last. At each beat it greets one process of every
+//! node from which no message has come since the last one; greetings are answered by whoever serves the process. A node that
+//! has been silent for [`BEATS`] beats is lost, and the job ends with its name.
+//!
+//! # What is not a loss
+//! * A rank that computes: its process's thread answers. Processes without such a thread (`PARTAGE_PROGRESS=none`) have said so
+//!   at the start; a node whose first process has none is not watched, and such a process watches nobody.
+//! * A process that is stopped, starved, or behind gigabytes on a slow line: before a node is lost, the kernel is asked when
+//!   its own connections have last heard of that host ([`heard_by_kernel`]). A stopped process's kernel acknowledges.
+//!   Networks that are not TCP have no such connections; there messages alone count.
+//! * This process's own standstill: beats are counted, not seconds, and what has come is read before one is counted.
+//!
+//! # Who is named
+//! The silent node; but where a process of more than two nodes hears from none at all, its own host is the one that is cut off,
+//! and it says so, as the others say it of it.
+//!
+//! # Memory ordering
+//! `heard` is a hint by rank: set relaxed by whoever reads messages, taken relaxed by the one thread that beats. A mark that is seen a
+//! beat late makes a greeting more. All else is that thread's own.
+//!
+//! Not contained: processes that die while their host lives, of which launchers and broken connections tell.
+
+use super::Net;
+use crate::ranks::Ranks;
+use crate::shm::Node;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::time::{Duration, Instant};
+
+/// After so many without a word a node is lost.
+const BEATS: u32 = 5;
+/// So often the queue is looked at before a beat is counted.
+const WORDS: usize = 64;
+
+/// Of which ranks something has come since the last beat.
+#[derive(Debug)]
+pub(super) struct Heard(Box<[AtomicBool]>);
+
+impl Heard {
+    pub(super) fn new(ranks: usize) -> Heard {
+        Heard((0..ranks).map(|_| AtomicBool::new(false)).collect())
+    }
+
+    /// A message of this rank has come.
+    #[inline]
+    pub(super) fn from(&self, rank: usize) {
+        self.0[rank].store(true, Relaxed);
+    }
+
+    fn take(&self, rank: usize) -> bool {
+        self.0[rank].load(Relaxed) && self.0[rank].swap(false, Relaxed)
+    }
+}
+
+/// What the thread that beats knows of other nodes.
+#[derive(Debug)]
+pub(super) struct Heart {
+    /// How long silence may last.
+    limit: Duration,
+    next: Instant,
+    /// By node: beats without a word; none: it is not watched.
+    silent: Box<[Option<u32>]>,
+}
+
+impl Heart {
+    /// None where nobody is watched.
+    pub(super) fn new(net: &Net, ranks: &Ranks) -> Option<Heart> {
+        let limit = net.settings.heartbeat.filter(|_| net.settings.thread)?;
+        let watched = |n: usize| n != ranks.node() && net.serves[ranks.first_process(n)];
+        let silent = (0..ranks.nodes()).map(|n| watched(n).then_some(0)).collect();
+        Some(Heart { limit, next: Instant::now() + limit / BEATS, silent })
+    }
+
+    /// Counts a beat; the nodes that are to be greeted.
+    fn count(&mut self, heard: impl Fn(usize) -> bool) -> Vec<usize> {
+        let mut quiet = vec![];
+        for (n, silent) in self.silent.iter_mut().enumerate() {
+            let Some(silent) = silent else { continue };
+            *silent = if heard(n) { 0 } else { silent.saturating_add(1) };
+            if *silent > 0 {
+                quiet.push(n);
+            }
+        }
+        quiet
+    }
+
+    /// A node that may be lost, and whether all others seem to be.
+    fn lost(&self) -> Option<(usize, bool)> {
+        let n = self.silent.iter().position(|silent| silent.is_some_and(|beats| beats >= BEATS))?;
+        let mut others = self.silent.iter().flatten();
+        // Those who fell silent together are noticed a beat apart.
+        Some((n, others.clone().count() > 1 && others.all(|&beats| beats >= BEATS - 2)))
+    }
+}
+
+impl Net {
+    /// If it is time: greets nodes that are silent; why the job is to end, if one is lost.
+    #[inline]
+    pub(super) fn beat(&self, node: &Node, heart: &mut Heart) -> Option<String> {
+        let now = Instant::now();
+        if now < heart.next {
+            return None;
+        }
+        // After a standstill there is one beat, not all that were missed.
+        heart.next = now + heart.limit / BEATS;
+        self.beat_now(node, heart)
+    }
+
+    #[cold]
+    fn beat_now(&self, node: &Node, heart: &mut Heart) -> Option<String> {
+        let ranks = node.ranks();
+        // What has come during a standstill counts.
+        (0..WORDS).all(|_| self.poll(node));
+        let mut heard = vec![false; ranks.nodes()];
+        for rank in (0..ranks.count()).filter(|&rank| !ranks.is_near(rank)) {
+            heard[ranks.node_of(ranks.place(rank).0)] |= self.heard.take(rank);
+        }
+        for n in heart.count(|n| heard[n]) {
+            // If there is no room for it, much is under way already.
+            self.say_hello(ranks, ranks.first_process(n));
+        }
+        let (n, all) = heart.lost()?;
+        let process = ranks.first_process(n);
+        let recent = |time: Duration| time < heart.limit * (BEATS - 1) / BEATS;
+        if address(&self.addresses[process]).and_then(heard_by_kernel).is_some_and(recent) {
+            return None;
+        }
+        let host = |process: usize| {
+            let rank = (0..ranks.count()).find(|&rank| ranks.place(rank).0 == process).expect("a process has a rank");
+            &node.host_of(rank).0
+        };
+        let (here, limit) = (host(ranks.process()), heart.limit.as_secs_f64());
+        Some(match all {
+            true => format!(
+                "host {here} has lost its network: process {} there, {}, has heard nothing from any other host for {limit} s \
+                 (PARTAGE_HEARTBEAT)",
+                ranks.process(),
+                self.addresses[ranks.process()],
+            ),
+            false => format!(
+                "host {} is lost: process {} on {here} has heard nothing from it, {}, for {limit} s (PARTAGE_HEARTBEAT); \
+                 it is down, or the link to it is cut",
+                host(process),
+                ranks.process(),
+                self.addresses[process],
+            ),
+        })
+    }
+}
+
+/// The address in `10.0.0.2:41234`.
+fn address(text: &str) -> Option<IpAddr> {
+    text.parse::<SocketAddr>().ok().map(|address| address.ip())
+}
+
+/// How long ago this process's TCP connections to that host have last been acknowledged something; none, if there are none.
+fn heard_by_kernel(host: IpAddr) -> Option<Duration> {
+    let open = std::fs::read_dir("/proc/self/fd").ok()?;
+    let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    numbers.filter(|&fd| peer(fd) == Some(host)).filter_map(last_ack).min()
+}
+
+/// Whom a descriptor is connected to, if it is a socket and is.
+fn peer(fd: i32) -> Option<IpAddr> {
+    // SAFETY: plain data, for which zeros are valid.
+    let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&name) as libc::socklen_t;
+    // SAFETY: `len` bytes to write to; a descriptor that is closed meanwhile, or another by now, gives an error or its name.
+    let got = unsafe { libc::getpeername(fd, (&raw mut name).cast(), &mut len) };
+    if got != 0 {
+        return None;
+    }
+    match i32::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: names of this family have this type, which is smaller than the storage and aligned less.
+            let name = unsafe { &*(&raw const name).cast::<libc::sockaddr_in>() };
+            Some(IpAddr::from(name.sin_addr.s_addr.to_ne_bytes()))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let name = unsafe { &*(&raw const name).cast::<libc::sockaddr_in6>() };
+            Some(IpAddr::from(name.sin6_addr.s6_addr))
+        }
+        _ => None,
+    }
+}
+
+/// How long ago this connection was acknowledged something; none, if it is not open.
+fn last_ack(fd: i32) -> Option<Duration> {
+    const ESTABLISHED: u8 = 1;
+    // SAFETY: plain data, for which zeros are valid.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: `len` bytes to write to; what is not a TCP socket (any more) gives an error.
+    let got = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &mut len) };
+    let open = got == 0 && info.tcpi_state == ESTABLISHED;
+    open.then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    fn heart(silent: &[Option<u32>]) -> Heart {
+        Heart { limit: Duration::from_secs(1), next: Instant::now(), silent: silent.into() }
+    }
+
+    #[test]
+    fn a_node_is_lost_after_as_many_beats() {
+        let mut heart = heart(&[None, Some(0), Some(0)]);
+        for beat in 1..BEATS {
+            assert_eq!(heart.count(|n| n == 2), [1]);
+            assert_eq!(heart.lost(), None, "beat {beat}");
+        }
+        assert_eq!((heart.count(|n| n == 2), heart.lost()), (vec![1], Some((1, false))));
+        // A word in time, and all is well.
+        assert_eq!((heart.count(|_| true), heart.lost()), (vec![], None));
+    }
+
+    #[test]
+    fn who_hears_nobody_is_cut_off_himself() {
+        assert_eq!(heart(&[Some(5), None, Some(3), Some(4)]).lost(), Some((0, true)));
+        assert_eq!(heart(&[Some(5), None, Some(2), Some(4)]).lost(), Some((0, false)));
+        // Of two, either may be.
+        assert_eq!(heart(&[Some(7), None]).lost(), Some((0, false)));
+        assert_eq!(heart(&[None, None]).lost(), None);
+        assert_eq!(heart(&[Some(4), Some(4)]).lost(), None);
+    }
+
+    #[test]
+    fn marks_are_taken_once() {
+        let heard = Heard::new(3);
+        heard.from(1);
+        assert_eq!([heard.take(0), heard.take(1), heard.take(1)], [false, true, false]);
+    }
+
+    #[test]
+    fn kernels_acknowledge_for_processes_that_do_not_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        std::io::Write::write_all(&mut stream, b"nobody accepts this").unwrap();
+        assert!(heard_by_kernel([127, 0, 0, 1].into()).unwrap() < Duration::from_secs(60));
+        // Reserved for documentation: nobody has it.
+        assert_eq!(heard_by_kernel([192, 0, 2, 1].into()), None);
+        assert_eq!(address("10.0.0.2:41234"), Some([10, 0, 0, 2].into()));
+        assert_eq!(address("a name of 3 bytes"), None);
+    }
+}
