@@ -4,25 +4,30 @@
 //! so that hosts that cannot reach each other are found out at the start. [`Seat`] is one rank's side.
 //!
 //! * [`am`]: messages, their credits and their ends; [`letters`]: calls and results until their rank takes them; [`rma`]:
-//!   puts and gets; [`segment`]: which memory the network knows; [`progress`]: who looks at the completion queue, and when.
+//!   puts and gets; [`segment`]: which memory the network knows; [`local`]: which of this process's its operations may use,
+//!   with a [`cache`]; [`progress`]: who looks at the completion queue, and when.
 //!   [`signal`]: puts that notify, by message, by one put, or by a FIFO.
 //!   Atomics go by messages (see [`crate::reference`]), but for those of a domain, which may be the network's own:
 //!   [`mod@atomic`].
 //! * [`endpoint`]: libfabric's objects, typed, without policy; `fi`: what is called of the library.
 //!
 //! # What it asks of a provider
-//! Reliable datagrams, messages in order, puts with delivery completion, keys that we choose, addresses that begin at 0,
-//! and no registration of local memory. `tcp` has all of that. Providers that ask for more are refused with a line.
+//! Reliable datagrams, messages in order, and puts with delivery completion. What it may ask of us: that local memory is
+//! registered, that places in others' memory are addresses, that keys are the provider's, that registrations belong to the
+//! endpoint, that memory has its pages before, contexts, and receive buffers for the data of puts. `tcp` asks for none of it; tests have a
+//! [shim](endpoint::demands) that does.
 //!
 //! # Trust
-//! Every message carries a number that process 0 drew for this job, and the keys of memory contain another: what does
-//! not is dropped. That keeps strays of other jobs out, not an attacker who can read the network.
+//! Every message carries a number that process 0 drew for this job: what does not is dropped. Keys of memory are drawn too,
+//! unless the provider chooses them, and told by messages. That keeps strays of other jobs out, not an attacker who can read the network.
 
 pub mod am;
 pub mod atomic;
+pub mod cache;
 pub mod endpoint;
 mod fi;
 pub mod letters;
+pub mod local;
 pub mod progress;
 pub mod rma;
 pub mod segment;
@@ -35,9 +40,11 @@ use crate::wait::Relief;
 use am::{Account, Bounce, Buffer, Desk, Early};
 use atomic::Native;
 use bytemuck::{Pod, Zeroable};
+use endpoint::demands::Demands;
 use endpoint::{Asked, Endpoint, Peer};
+use local::Local;
 use rma::Ops;
-use segment::{Extent, Regions};
+use segment::{Extent, Named, Names, Regions};
 use signal::{Sender, Signals, Ways};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -45,6 +52,9 @@ use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
+
+/// Bytes of private memory that stay registered, unless the user says otherwise.
+pub const REGISTERED: u64 = 1 << 30;
 
 /// What a user may say about the network.
 #[derive(Clone, Debug)]
@@ -59,6 +69,10 @@ pub struct Settings {
     pub atomics: bool,
     /// How signals go.
     pub signals: Ways,
+    /// Bytes of private memory that stay registered, where the network wants it to be.
+    pub registered: u64,
+    /// What the provider shall ask for beside what it does: for tests.
+    pub demands: Demands,
     /// Is there a thread that makes progress while ranks compute?
     pub thread: bool,
     /// What that thread does first.
@@ -70,9 +84,10 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let patience = Duration::from_secs(10);
-        let (provider, interface, atomics, signals) = Default::default();
+        let (provider, interface, atomics, signals, demands) = Default::default();
+        let registered = REGISTERED;
         let (enter, lost): (fn(), fn(&str)) = (|| (), |why| panic!("{why}"));
-        Settings { provider, interface, atomics, signals, patience, thread: true, enter, lost }
+        Settings { provider, interface, atomics, signals, registered, demands, patience, thread: true, enter, lost }
     }
 }
 
@@ -159,8 +174,9 @@ fn choose(all: &[Whereabouts], me: usize) -> Option<String> {
 /// A process's way to other nodes.
 #[derive(Debug)]
 pub struct Net {
-    // These three go first: everything is closed before the memory that the network may have goes away.
+    // These four go first: everything is closed before the memory that the network may have goes away.
     regions: Mutex<Regions>,
+    local: Local,
     native: Native,
     endpoint: Endpoint,
     /// By process; none on this node.
@@ -169,7 +185,6 @@ pub struct Net {
     addresses: Box<[String]>,
     greeted: Box<[AtomicBool]>,
     nonce: u32,
-    keys: u64,
     /// Bytes of a segment's heaps.
     segment: u64,
     /// By rank of this process.
@@ -201,6 +216,10 @@ pub struct Net {
     hungry: AtomicBool,
     /// By rank of the job: how much of its segment is known to be registered.
     extents: Box<[Extent]>,
+    /// And by what names.
+    names: Box<[Names]>,
+    /// By rank of this process: the names of its chunks, for others.
+    lists: Box<[Mutex<Vec<Named>>]>,
     relief: Relief,
     first: usize,
     broken: Mutex<Option<String>>,
@@ -240,7 +259,6 @@ pub struct Seat {
 #[repr(C)]
 struct Hello {
     nonce: u64,
-    keys: u64,
 }
 
 impl Net {
@@ -254,11 +272,7 @@ impl Net {
         let me = node.ranks().process();
         let here = |why: String| format!("process {me} (on {}): {why}", node.host_of(node.mine().start).0);
         let opened = Net::open(settings, whereabouts, me).map_err(here);
-        let random = || {
-            use std::hash::{BuildHasher, RandomState};
-            RandomState::new().hash_one(std::process::id())
-        };
-        let hello = Hello { nonce: random(), keys: random() & !(segment::KEYS - 1) };
+        let hello = Hello { nonce: endpoint::random() };
         let mut mine = bytemuck::bytes_of(&hello).to_vec();
         match &opened {
             Ok(endpoint) => mine.extend([&[1], endpoint.name()].concat()),
@@ -286,9 +300,10 @@ impl Net {
         }
         let addresses = parts.iter().map(|(_, rest)| endpoint.text_of(&rest[1..])).collect();
         let place = (node.ranks(), node.segment());
-        let net = Net::new(endpoint, peers, addresses, parts[0].0, place, settings.clone());
+        let mut net = Net::new(endpoint, peers, addresses, parts[0].0, place, settings.clone());
         // Nobody greets before all listen.
-        let why = wrong.or_else(|| net.post_all(am::POSTING).err()).map(here).unwrap_or_default();
+        let why = wrong.or_else(|| net.describe_own().and_then(|()| net.post_all(am::POSTING)).err());
+        let why = why.map(here).unwrap_or_default();
         let outcomes = exchange.all_gather(why.as_bytes())?;
         match outcomes.into_iter().find(|why| !why.is_empty()) {
             Some(why) => Err(String::from_utf8_lossy(&why).into_owned()),
@@ -303,20 +318,14 @@ impl Net {
         const LIBRARIES: [&str; 7] = ["tcp", "udp", "sockets", "net", "shm", "ofi_rxm", "ofi_rxd"];
         let library = LIBRARIES.iter().any(|name| provider.as_deref().unwrap_or("tcp").contains(name));
         let no_atomics = library && !settings.atomics;
-        let endpoint = Endpoint::open(&Asked { provider, source, no_atomics, ..Asked::default() });
+        let demands = settings.demands;
+        let endpoint = Endpoint::open(&Asked { provider, source, no_atomics, demands, ..Asked::default() });
         let endpoint = endpoint.map_err(|why| match &settings.interface {
             Some(address) => format!("PARTAGE_INTERFACE={address}: {why}"),
             None => why,
         })?;
         Signals::check(settings.signals, &endpoint)?;
-        match endpoint.mr_mode() & segment::NOT_DONE {
-            0 => Ok(endpoint),
-            mode => Err(format!(
-                "the provider {} asks for ways to register memory that this version does not have (mr_mode {mode:#x}); \
-                 PARTAGE_PROVIDER=tcp works",
-                endpoint.provider()
-            )),
-        }
+        Ok(endpoint)
     }
 
     fn new(
@@ -329,6 +338,7 @@ impl Net {
     ) -> Net {
         let (processes, count, mine) = (peers.len(), ranks.count(), ranks.mine());
         Net {
+            local: Local::new(&endpoint, settings.registered),
             signals: Signals::new(settings.signals, &endpoint, mine.len(), (processes, count)),
             endpoint,
             native: Native::new(processes),
@@ -336,7 +346,6 @@ impl Net {
             addresses,
             greeted: (0..processes).map(|_| AtomicBool::new(false)).collect(),
             nonce: hello.nonce as u32,
-            keys: hello.keys,
             segment,
             desks: mine.clone().map(|_| Desk::new(processes, count)).collect(),
             ops: (0..mine.len()).map(Ops::new).collect(),
@@ -354,6 +363,8 @@ impl Net {
             kept_count: AtomicUsize::new(0),
             hungry: AtomicBool::new(false),
             extents: (0..count).map(|_| Extent::default()).collect(),
+            names: (0..count).map(|_| Names::new(segment)).collect(),
+            lists: mine.clone().map(|_| Mutex::default()).collect(),
             regions: Mutex::default(),
             relief: Relief::default(),
             first: mine.start,
@@ -362,6 +373,19 @@ impl Net {
             over: AtomicBool::new(false),
             settings,
         }
+    }
+
+    /// Registers what messages and operations have for themselves, where that must be.
+    fn describe_own(&mut self) -> Result<(), String> {
+        let Net { local, endpoint, ops, buffers, bounces, .. } = self;
+        if !local.is_needed() {
+            return Ok(());
+        }
+        // SAFETY: all of it is in fields of this value that are dropped after `local`, in memory of its own.
+        let mut describe = |at: *mut u8, len: usize| unsafe { local.describe(endpoint, at, len) };
+        ops.iter_mut().try_for_each(|ops| ops.describe(&mut describe))?;
+        buffers.iter_mut().try_for_each(|buffer| buffer.describe(&mut describe))?;
+        bounces.iter_mut().try_for_each(|bounce| bounce.describe(&mut describe))
     }
 
     /// Collective: says hello to the processes of other nodes, and waits for their answers.
