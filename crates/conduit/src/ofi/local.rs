@@ -153,7 +153,8 @@ impl Net {
         if len <= COPIED {
             return (Mine::Copied, len);
         }
-        // SAFETY: kept memory is mapped as long as it is kept, and an operation's until it has completed.
+        // SAFETY: kept memory is mapped as long as it is kept, and an operation's until it has completed. (Of a keeper who
+        // never says that it ended, the network has the pages that were there, which nobody else gets.)
         let register = |range: Range<usize>| unsafe {
             let base = at.cast_mut().wrapping_sub(at.addr() - range.start);
             self.endpoint.register_local(base, range.len(), true)
@@ -210,7 +211,7 @@ impl Net {
             return Ok(());
         }
         let (mine, _) = self.describe(range.start, memory.len().min(LARGEST), true);
-        let registered = matches!(mine, Mine::Cached(..) | Mine::Described(_));
+        let registered = !matches!(mine, Mine::Copied);
         self.leave(mine);
         if registered {
             return Ok(());
@@ -218,7 +219,7 @@ impl Net {
         self.local.cache().forget(start..end);
         // SAFETY: mapped, and closed at once.
         let again = unsafe { self.endpoint.register_local(range.start.cast_mut(), memory.len().min(LARGEST), true) };
-        Err(again.err().map_or_else(|| "all that may be registered is in use".into(), |why| why.to_string()))
+        Err(again.err().map_or_else(|| "there was no room for it".into(), |why| why.to_string()))
     }
 
     /// This memory is not kept any more.

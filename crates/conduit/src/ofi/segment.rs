@@ -151,11 +151,16 @@ impl Net {
         Ok(())
     }
 
-    /// What must have its pages before so much of a half of `len` bytes can be registered: the rest of its chunks too, if
-    /// the provider says so.
-    pub(crate) fn with_pages(&self, range: &Range<u64>, len: u64) -> Option<Range<u64>> {
-        let whole = || range.start / CHUNK * CHUNK..range.end.next_multiple_of(CHUNK).min(len);
-        self.endpoint.needs_pages().then(whole)
+    /// What must have its pages before so much of a half of `len` bytes of the i-th rank can be registered: all of the chunks
+    /// that are new, if the provider says so.
+    pub(crate) fn with_pages(&self, i: usize, half: Half, range: &Range<u64>, len: u64) -> Option<Range<u64>> {
+        if !self.endpoint.needs_pages() {
+            return None;
+        }
+        let regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut new = chunks(range).filter(|&chunk| !regions.contains_key(&(i, half == Half::Guarded, chunk)));
+        let first = new.next()?;
+        Some(bytes_of(first, len).start..bytes_of(new.last().unwrap_or(first), len).end)
     }
 
     /// How much of a rank's segment is registered.
@@ -177,7 +182,7 @@ impl Net {
         let offset = at.in_half().offset;
         let names = &self.names[at.rank as usize];
         self.extents[at.rank as usize].has(at, len, self.segment)
-            && chunks(&(offset..offset + len.max(1))).all(|chunk| names.get(at.half(), chunk).is_some())
+            && chunks(&(offset..offset + len)).all(|chunk| names.get(at.half(), chunk).is_some())
     }
 }
 

@@ -152,7 +152,7 @@ struct Books {
     bytes: u64,
     busy: HashSet<usize>,
     /// Receive buffers for data, by their contexts.
-    held_back: VecDeque<usize>,
+    held_back: VecDeque<*mut c_void>,
     /// Data that has found none.
     early: VecDeque<Entry>,
 }
@@ -356,7 +356,7 @@ unsafe extern "C" fn receive(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) ->
             if shim.demands.rx_cq_data {
                 let mut books = shim.books();
                 if books.held_back.len() < HELD_BACK {
-                    books.held_back.push_back(context.addr());
+                    books.held_back.push_back(context);
                     return 0;
                 }
             }
@@ -640,7 +640,7 @@ impl Shim {
     fn take_buffer(&self, entry: &mut Entry) -> bool {
         let mut books = self.books();
         match books.held_back.pop_front() {
-            Some(context) => entry.context = std::ptr::with_exposed_provenance_mut(context),
+            Some(context) => entry.context = context.cast(),
             None => books.early.push_back(*entry),
         }
         !entry.context.is_null()
@@ -678,7 +678,7 @@ fn has_pages(base: usize, len: usize) -> bool {
     let (from, to) = (base / PAGE * PAGE, (base + len).next_multiple_of(PAGE));
     let mut pages = vec![0u8; (to - from) / PAGE];
     // SAFETY: whole pages, which are mapped, and a byte for each.
-    let code = unsafe { libc::mincore(std::ptr::with_exposed_provenance_mut(from), to - from, pages.as_mut_ptr()) };
+    let code = unsafe { libc::mincore(std::ptr::without_provenance_mut(from), to - from, pages.as_mut_ptr()) };
     code == 0 && pages.iter().all(|page| page & 1 == 1)
 }
 
@@ -692,7 +692,12 @@ fn spend(ns: u64) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Asked, Desc, Endpoint, Peer, Posted, Region, Remote};
     use super::*;
+
+    /// Nothing here takes this long.
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const LEN: usize = 1 << 16;
 
     #[test]
     fn demands_are_read() {
@@ -705,5 +710,185 @@ mod tests {
         for (wrong, why) in [("locals", "no such demand"), ("cost=", "no number"), ("limit", "no number")] {
             assert!(wrong.parse::<Demands>().unwrap_err().contains(why), "{wrong}");
         }
+    }
+
+    /// An endpoint on the loopback interface that puts to itself, with memory for others and memory of its own.
+    struct Alone {
+        // Closed before the memory.
+        theirs: Region,
+        mine: Region,
+        endpoint: Endpoint,
+        peer: Peer,
+        memory: [Box<[u8]>; 2],
+        contexts: Box<[Context]>,
+    }
+
+    impl Alone {
+        fn new(demands: &str) -> Option<Alone> {
+            if let Err(why) = Endpoint::version() {
+                println!("SKIPPED: {why}");
+                return None;
+            }
+            let demands = demands.parse().unwrap();
+            let endpoint = Endpoint::open(&Asked { source: Some("127.0.0.1".into()), demands, ..Asked::default() });
+            let endpoint = endpoint.unwrap();
+            let mut memory = [(); 2].map(|()| vec![1u8; LEN].into_boxed_slice());
+            let [theirs, mine] = &mut memory;
+            // SAFETY: the regions are dropped before the memory, which is looked at when nothing is under way.
+            let (theirs, mine) = unsafe {
+                (
+                    endpoint.register_anew(theirs.as_mut_ptr(), LEN),
+                    endpoint.register_local(mine.as_mut_ptr(), LEN, true),
+                )
+            };
+            let (theirs, mine, peer) = (theirs.unwrap(), mine.unwrap(), endpoint.insert(endpoint.name()).unwrap());
+            let contexts = (0..40).map(|_| Context::default()).collect();
+            Some(Alone { theirs, mine, endpoint, peer, memory, contexts })
+        }
+
+        fn put(&mut self, desc: Desc, at: Remote, context: *mut Context) -> Posted {
+            // SAFETY: both outlive the endpoint.
+            unsafe { self.endpoint.write(self.peer, self.memory[1].as_ptr(), 8, desc, at, context, true) }
+        }
+
+        fn context(&mut self, i: usize) -> *mut Context {
+            &raw mut self.contexts[i]
+        }
+
+        /// What completes next.
+        fn next(&self) -> Entry {
+            let (start, mut entries) = (Instant::now(), [Entry::EMPTY]);
+            while self.endpoint.poll(&mut entries).unwrap() == 0 {
+                assert!(start.elapsed() < PATIENCE, "nothing comes");
+            }
+            entries[0]
+        }
+
+        fn accepted(&mut self, mut post: impl FnMut(&mut Alone) -> Posted) {
+            let start = Instant::now();
+            loop {
+                match post(self) {
+                    Posted::Done => return,
+                    Posted::Again => _ = self.endpoint.poll(&mut []),
+                    Posted::Failed(why) => panic!("{why}"),
+                }
+                assert!(start.elapsed() < PATIENCE, "it is never accepted");
+            }
+        }
+    }
+
+    fn is_refused(posted: Posted) -> bool {
+        matches!(posted, Posted::Failed(why) if why.contains("Invalid argument"))
+    }
+
+    #[test]
+    fn what_obeys_passes_and_the_rest_is_refused() {
+        for demands in ["local", "virt_addr", "prov_key", "endpoint", "context", "all"] {
+            let Some(mut a) = Alone::new(demands) else { return };
+            let (desc, at, context) = (a.mine.desc(), a.theirs.remote(), a.context(0));
+            a.memory[1][..8].fill(7);
+            a.accepted(|a| a.put(desc, at.offset(64), context));
+            assert_eq!(a.next().context, context);
+            assert_eq!(a.memory[0][63..73], [1, 7, 7, 7, 7, 7, 7, 7, 7, 1], "{demands}");
+            let demands: Demands = demands.parse().unwrap();
+            assert_eq!(a.endpoint.mr_mode() & demands.mr_mode(), demands.mr_mode());
+            if demands.local {
+                assert!(is_refused(a.put(Desc::NONE, at, context)), "no description");
+                assert!(is_refused(a.put(a.theirs.desc(), at, context)), "that of other memory");
+                // SAFETY: closed at once; the memory is there.
+                let gone = unsafe { a.endpoint.register_local(a.memory[1].as_mut_ptr(), LEN, true) }.unwrap().desc();
+                assert!(is_refused(a.put(gone, at, context)), "a closed one");
+            }
+            if demands.virt_addr {
+                assert_eq!(at.addr, a.memory[0].as_ptr().addr() as u64);
+                assert!(is_refused(a.put(desc, Remote { addr: 64, ..at }, context)), "an offset");
+            }
+            if demands.context {
+                assert!(is_refused(a.put(desc, at, null_mut())), "no context");
+                a.accepted(|a| a.put(desc, at, context));
+                assert!(is_refused(a.put(desc, at, context)), "one that is in use");
+                a.next();
+            }
+        }
+    }
+
+    #[test]
+    fn keys_are_those_that_the_provider_chose() {
+        let Some(mut a) = Alone::new("prov_key") else { return };
+        // SAFETY: dropped before the memory.
+        let asked = unsafe { a.endpoint.register(a.memory[0].as_mut_ptr(), LEN, 4711) }.unwrap();
+        assert_ne!(asked.remote().key, 4711);
+        let keys: HashSet<u64> = [a.mine.remote().key, a.theirs.remote().key, asked.remote().key].into();
+        assert_eq!(keys.len(), 3);
+        drop(asked);
+        let (desc, at, context) = (a.mine.desc(), Remote { key: 4711, ..a.theirs.remote() }, a.context(0));
+        a.accepted(|a| a.put(desc, at, context));
+        let start = Instant::now();
+        while a.endpoint.poll(&mut [Entry::EMPTY]).is_ok() {
+            assert!(start.elapsed() < PATIENCE, "no error comes");
+        }
+    }
+
+    #[test]
+    fn data_takes_buffers_until_there_are_none() {
+        let Some(mut a) = Alone::new("rx_cq_data,data4,local,context") else { return };
+        assert!(a.endpoint.data_takes_buffers() && a.endpoint.cq_data_size() == 4);
+        let (desc, at) = (a.mine.desc(), a.theirs.remote());
+        let post = |a: &mut Alone, i: usize| {
+            let context = a.context(i);
+            let room = a.memory[1].as_mut_ptr().wrapping_add(1024 * (1 + i));
+            // SAFETY: room of its own, which stays, and the context that belongs to it.
+            a.accepted(|a| unsafe { a.endpoint.post_receive(room, 1024, desc, context) });
+        };
+        let put = |a: &mut Alone, data: u64| {
+            let (context, src) = (a.context(39), a.memory[1].as_ptr());
+            // SAFETY: both outlive the endpoint.
+            unsafe { a.endpoint.write_data(a.peer, src, 8, desc, at, context, data) }
+        };
+        for i in 0..HELD_BACK + 2 {
+            post(&mut a, i);
+        }
+        for i in 0..HELD_BACK {
+            a.accepted(|a| put(a, i as u64));
+            // Its own completion and the data, in any order.
+            let both = [a.next(), a.next()];
+            let data = both.iter().find(|entry| entry.remote_data().is_some()).expect("the data");
+            assert_eq!((data.remote_data(), data.context), (Some(i as u64), a.context(i)));
+        }
+        // The next finds none, until one is posted.
+        a.accepted(|a| put(a, HELD_BACK as u64));
+        assert_eq!(a.next().remote_data(), None, "its own completion");
+        let start = Instant::now();
+        while a.endpoint.poll(&mut [Entry::EMPTY]).unwrap() == 0 && start.elapsed() < Duration::from_millis(20) {}
+        post(&mut a, 3);
+        let entry = a.next();
+        assert_eq!((entry.remote_data(), entry.context), (Some(HELD_BACK as u64), a.context(3)));
+        assert!(is_refused(put(&mut a, 1 << 32)), "five bytes");
+    }
+
+    #[test]
+    fn what_is_registered_has_pages_and_a_limit() {
+        let Some(a) = Alone::new(&format!("allocated,limit={}", 3 * LEN)) else { return };
+        let len = 16 * PAGE;
+        // SAFETY: new memory.
+        let base = unsafe {
+            let (kind, access) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+            libc::mmap(null_mut(), len, access, kind, -1, 0)
+        };
+        assert_ne!(base, libc::MAP_FAILED);
+        let base = base.cast::<u8>();
+        // SAFETY: mapped until the end of the process.
+        let register = |len| unsafe { a.endpoint.register_anew(base, len) };
+        assert_eq!(register(len).unwrap_err().err, libc::EINVAL);
+        // SAFETY: so many bytes of its own.
+        unsafe { base.write_bytes(1, len) };
+        let all = register(len).unwrap();
+        let why = register(PAGE).unwrap_err();
+        assert!(why.wants_room());
+        let why = why.to_string();
+        assert!(why.contains("fi_mr_reg of 4096 bytes") && why.contains("RLIMIT_MEMLOCK, `ulimit -l`: "), "{why}");
+        assert!(why.contains("PARTAGE_REGISTERED") && !why.contains('\n'), "{why}");
+        drop(all);
+        register(PAGE).unwrap();
     }
 }
