@@ -5,6 +5,7 @@ use crate::domain::Arbiter;
 use crate::profile::{self, Found};
 use crate::{Error, Result};
 use partage_boot::HEARTBEAT;
+use partage_conduit::ofi::endpoint::demands::Demands;
 use partage_conduit::ofi::signal::Ways;
 use partage_conduit::shm::Fences;
 use std::time::Duration;
@@ -75,6 +76,11 @@ const TABLE: [(&str, &str, &str); 27] = [
         "how signals go to other nodes: auto (long ones by data where the network can), message, data (else an error), or fifo",
     ),
     (
+        "PARTAGE_REGISTERED",
+        "1G",
+        "private memory of a process that stays registered with a network that wants that, as far as programs ask for it: 16M or more",
+    ),
+    (
         "PARTAGE_COLL",
         "the built-in table",
         "which algorithms collectives take, before the profile and the built-in table are asked, e.g. broadcast:0-4k:flat;4k-:tree2",
@@ -90,6 +96,8 @@ const TABLE: [(&str, &str, &str); 27] = [
 ];
 /// Set by us for processes that we re-execute.
 pub(crate) const CALL: &str = "PARTAGE_CALL";
+/// Set by tests and benchmarks: what the network's provider shall ask for beside what it does.
+pub(crate) const DEMANDS: &str = "PARTAGE_TEST_DEMANDS";
 
 /// All settings with the values in force here.
 pub fn all() -> Vec<Setting> {
@@ -133,7 +141,7 @@ pub fn signals() -> Result<Ways> {
 
 /// Variables that look like settings and are none, each with the setting that was probably meant.
 pub fn unknown() -> Vec<(String, Option<&'static str>)> {
-    let known = |n: &str| n == CALL || TABLE.iter().any(|t| t.0 == n);
+    let known = |n: &str| n == CALL || n == DEMANDS || TABLE.iter().any(|t| t.0 == n);
     let names = std::env::vars_os().filter_map(|(n, _)| n.into_string().ok());
     let mut found: Vec<_> = names.filter(|n| n.starts_with("PARTAGE_") && !known(n)).collect();
     found.sort();
@@ -162,6 +170,8 @@ pub(crate) struct Settings {
     pub no_progress_thread: bool,
     pub atomics: Arbiter,
     pub signals: Ways,
+    pub registered: Option<u64>,
+    pub demands: Demands,
     pub table: Option<Table>,
     pub check: bool,
     pub hang_after: Option<Duration>,
@@ -200,6 +210,15 @@ impl Settings {
                 Some(n.ok_or_else(|| bad("PARTAGE_SEGMENT", &v, "a size from 4M to 8T, such as 512M or 8G"))?)
             }
         };
+        let registered = match get("PARTAGE_REGISTERED") {
+            None => None,
+            Some(v) => {
+                let n = size(&v).filter(|n| *n >= 16 << 20);
+                Some(n.ok_or_else(|| bad("PARTAGE_REGISTERED", &v, "a size of at least 16M, such as 512M or 8G"))?)
+            }
+        };
+        let demands = get(DEMANDS).map(|v| v.parse::<Demands>()).transpose();
+        let demands = demands.map_err(|why| Error::config(format!("{DEMANDS}: {why}")))?.unwrap_or_default();
         let test_procs = match get("PARTAGE_TEST").as_deref() {
             None | Some("threads") => None,
             Some("procs") => Some(None),
@@ -250,6 +269,8 @@ impl Settings {
                 Some(3) => Ways::Fifo,
                 _ => Ways::Auto,
             },
+            registered,
+            demands,
             table: match get("PARTAGE_COLL") {
                 None => None,
                 Some(v) => match v.parse::<Table>() {
@@ -332,6 +353,8 @@ mod tests {
         {
             assert_eq!(with("PARTAGE_SIGNAL", word).unwrap().signals, ways);
         }
+        assert_eq!(with("PARTAGE_REGISTERED", "2G").unwrap().registered, Some(2 << 30));
+        assert!(with(DEMANDS, "local,virt_addr").unwrap().demands.any() && with(DEMANDS, "locale").is_err());
         assert_eq!(with("PARTAGE_TEST", "procs=3").unwrap().test_procs, Some(Some(3)));
     }
 
@@ -352,6 +375,8 @@ mod tests {
             ("PARTAGE_TEST", "procs=0"),
             ("PARTAGE_ATOMICS", "nic"),
             ("PARTAGE_SIGNAL", "smoke"),
+            ("PARTAGE_REGISTERED", "1M"),
+            ("PARTAGE_REGISTERED", "none"),
         ] {
             let e = with(name, value).unwrap_err();
             assert!(e.to_string().starts_with(&format!("{name}={value}: must be ")), "{e}");

@@ -255,6 +255,8 @@ impl Launch {
                 interface: settings.interface.clone(),
                 atomics: settings.atomics == Arbiter::Network,
                 signals: settings.signals,
+                registered: settings.registered.unwrap_or(ofi::REGISTERED),
+                demands: settings.demands,
                 thread: !settings.no_progress_thread,
                 enter: fail::enter_service,
                 lost: |why| fail::die(1, Some(why)),

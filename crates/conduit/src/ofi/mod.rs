@@ -4,26 +4,31 @@
 //! so that hosts that cannot reach each other are found out at the start. [`Seat`] is one rank's side.
 //!
 //! * [`am`]: messages, their credits and their ends; [`letters`]: calls and results until their rank takes them; [`rma`]:
-//!   puts and gets; [`segment`]: which memory the network knows; [`progress`]: who looks at the completion queue, and when.
+//!   puts and gets; [`segment`]: which memory the network knows; [`local`]: which of this process's its operations may use,
+//!   with a [`cache`]; [`progress`]: who looks at the completion queue, and when.
 //!   [`signal`]: puts that notify, by message, by one put, or by a FIFO. `heartbeat`: how a lost host is noticed.
 //!   Atomics go by messages (see [`crate::reference`]), but for those of a domain, which may be the network's own:
 //!   [`mod@atomic`].
 //! * [`endpoint`]: libfabric's objects, typed, without policy; `fi`: what is called of the library.
 //!
 //! # What it asks of a provider
-//! Reliable datagrams, messages in order, puts with delivery completion, keys that we choose, addresses that begin at 0,
-//! and no registration of local memory. `tcp` has all of that. Providers that ask for more are refused with a line.
+//! Reliable datagrams, messages in order, and puts with delivery completion. What it may ask of us: that local memory is
+//! registered, that places in others' memory are addresses, that keys are the provider's, that registrations belong to the
+//! endpoint, that memory has its pages before, contexts, and receive buffers for the data of puts. `tcp` asks for none of it; tests have a
+//! [shim](endpoint::demands) that does.
 //!
 //! # Trust
-//! Every message carries a number that process 0 drew for this job, and the keys of memory contain another: what does
-//! not is dropped. That keeps strays of other jobs out, not an attacker who can read the network.
+//! Every message carries a number that process 0 drew for this job: what does not is dropped. Keys of memory are drawn too,
+//! unless the provider chooses them, and told by messages. That keeps strays of other jobs out, not an attacker who can read the network.
 
 pub mod am;
 pub mod atomic;
+pub mod cache;
 pub mod endpoint;
 mod fi;
 mod heartbeat;
 pub mod letters;
+pub mod local;
 pub mod progress;
 pub mod rma;
 pub mod segment;
@@ -36,10 +41,12 @@ use crate::wait::Relief;
 use am::{Account, Bounce, Buffer, Desk, Early};
 use atomic::Native;
 use bytemuck::{Pod, Zeroable};
+use endpoint::demands::Demands;
 use endpoint::{Asked, Endpoint, Peer};
 use heartbeat::Heard;
+use local::Local;
 use rma::Ops;
-use segment::{Extent, Regions};
+use segment::{Extent, Named, Names, Regions};
 use signal::{Sender, Signals, Ways};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -47,6 +54,9 @@ use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
+
+/// Bytes of private memory that stay registered, unless the user says otherwise.
+pub const REGISTERED: u64 = 1 << 30;
 
 /// What a user may say about the network.
 #[derive(Clone, Debug)]
@@ -63,6 +73,10 @@ pub struct Settings {
     pub atomics: bool,
     /// How signals go.
     pub signals: Ways,
+    /// Bytes of private memory that stay registered, where the network wants it to be.
+    pub registered: u64,
+    /// What the provider shall ask for beside what it does: for tests.
+    pub demands: Demands,
     /// Is there a thread that makes progress while ranks compute?
     pub thread: bool,
     /// What that thread does first.
@@ -74,9 +88,10 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let patience = Duration::from_secs(10);
-        let (provider, interface, atomics, signals, heartbeat) = Default::default();
+        let (provider, interface, atomics, signals, heartbeat, demands) = Default::default();
+        let (registered, thread) = (REGISTERED, true);
         let (enter, lost): (fn(), fn(&str)) = (|| (), |why| panic!("{why}"));
-        Settings { provider, interface, atomics, signals, patience, heartbeat, thread: true, enter, lost }
+        Settings { provider, interface, atomics, signals, registered, demands, patience, heartbeat, thread, enter, lost }
     }
 }
 
@@ -163,8 +178,9 @@ fn choose(all: &[Whereabouts], me: usize) -> Option<String> {
 /// A process's way to other nodes.
 #[derive(Debug)]
 pub struct Net {
-    // These three go first: everything is closed before the memory that the network may have goes away.
+    // These four go first: everything is closed before the memory that the network may have goes away.
     regions: Mutex<Regions>,
+    local: Local,
     native: Native,
     endpoint: Endpoint,
     /// By process; none on this node.
@@ -176,7 +192,6 @@ pub struct Net {
     serves: Box<[bool]>,
     heard: Heard,
     nonce: u32,
-    keys: u64,
     /// Bytes of a segment's heaps.
     segment: u64,
     /// By rank of this process.
@@ -208,6 +223,10 @@ pub struct Net {
     hungry: AtomicBool,
     /// By rank of the job: how much of its segment is known to be registered.
     extents: Box<[Extent]>,
+    /// And by what names.
+    names: Box<[Names]>,
+    /// By rank of this process: the names of its chunks, for others.
+    lists: Box<[Mutex<Vec<Named>>]>,
     relief: Relief,
     first: usize,
     broken: Mutex<Option<String>>,
@@ -247,7 +266,6 @@ pub struct Seat {
 #[repr(C)]
 struct Hello {
     nonce: u64,
-    keys: u64,
     /// 1: there is a thread that makes progress while ranks compute.
     serves: u64,
 }
@@ -263,12 +281,7 @@ impl Net {
         let me = node.ranks().process();
         let here = |why: String| format!("process {me} (on {}): {why}", node.host_of(node.mine().start).0);
         let opened = Net::open(settings, whereabouts, me).map_err(here);
-        let random = || {
-            use std::hash::{BuildHasher, RandomState};
-            RandomState::new().hash_one(std::process::id())
-        };
-        let (nonce, keys) = (random(), random() & !(segment::KEYS - 1));
-        let hello = Hello { nonce, keys, serves: settings.thread.into() };
+        let hello = Hello { nonce: endpoint::random(), serves: settings.thread.into() };
         let mut mine = bytemuck::bytes_of(&hello).to_vec();
         match &opened {
             Ok(endpoint) => mine.extend([&[1], endpoint.name()].concat()),
@@ -297,9 +310,10 @@ impl Net {
         let addresses = parts.iter().map(|(_, rest)| endpoint.text_of(&rest[1..])).collect();
         let place = (node.ranks(), node.segment());
         let hellos: Vec<Hello> = parts.iter().map(|(hello, _)| *hello).collect();
-        let net = Net::new(endpoint, peers, addresses, &hellos, place, settings.clone());
+        let mut net = Net::new(endpoint, peers, addresses, &hellos, place, settings.clone());
         // Nobody greets before all listen.
-        let why = wrong.or_else(|| net.post_all(am::POSTING).err()).map(here).unwrap_or_default();
+        let why = wrong.or_else(|| net.describe_own().and_then(|()| net.post_all(am::POSTING)).err());
+        let why = why.map(here).unwrap_or_default();
         let outcomes = exchange.all_gather(why.as_bytes())?;
         match outcomes.into_iter().find(|why| !why.is_empty()) {
             Some(why) => Err(String::from_utf8_lossy(&why).into_owned()),
@@ -314,20 +328,14 @@ impl Net {
         const LIBRARIES: [&str; 7] = ["tcp", "udp", "sockets", "net", "shm", "ofi_rxm", "ofi_rxd"];
         let library = LIBRARIES.iter().any(|name| provider.as_deref().unwrap_or("tcp").contains(name));
         let no_atomics = library && !settings.atomics;
-        let endpoint = Endpoint::open(&Asked { provider, source, no_atomics, ..Asked::default() });
+        let demands = settings.demands;
+        let endpoint = Endpoint::open(&Asked { provider, source, no_atomics, demands, ..Asked::default() });
         let endpoint = endpoint.map_err(|why| match &settings.interface {
             Some(address) => format!("PARTAGE_INTERFACE={address}: {why}"),
             None => why,
         })?;
         Signals::check(settings.signals, &endpoint)?;
-        match endpoint.mr_mode() & segment::NOT_DONE {
-            0 => Ok(endpoint),
-            mode => Err(format!(
-                "the provider {} asks for ways to register memory that this version does not have (mr_mode {mode:#x}); \
-                 PARTAGE_PROVIDER=tcp works",
-                endpoint.provider()
-            )),
-        }
+        Ok(endpoint)
     }
 
     fn new(
@@ -340,6 +348,7 @@ impl Net {
     ) -> Net {
         let (processes, count, mine) = (peers.len(), ranks.count(), ranks.mine());
         Net {
+            local: Local::new(&endpoint, settings.registered),
             signals: Signals::new(settings.signals, &endpoint, mine.len(), (processes, count)),
             endpoint,
             native: Native::new(processes),
@@ -349,7 +358,6 @@ impl Net {
             serves: hellos.iter().map(|hello| hello.serves == 1).collect(),
             heard: Heard::new(count),
             nonce: hellos[0].nonce as u32,
-            keys: hellos[0].keys,
             segment,
             desks: mine.clone().map(|_| Desk::new(processes, count)).collect(),
             ops: (0..mine.len()).map(Ops::new).collect(),
@@ -367,6 +375,8 @@ impl Net {
             kept_count: AtomicUsize::new(0),
             hungry: AtomicBool::new(false),
             extents: (0..count).map(|_| Extent::default()).collect(),
+            names: (0..count).map(|_| Names::new(segment)).collect(),
+            lists: mine.clone().map(|_| Mutex::default()).collect(),
             regions: Mutex::default(),
             relief: Relief::default(),
             first: mine.start,
@@ -375,6 +385,19 @@ impl Net {
             over: AtomicBool::new(false),
             settings,
         }
+    }
+
+    /// Registers what messages and operations have for themselves, where that must be.
+    fn describe_own(&mut self) -> Result<(), String> {
+        let Net { local, endpoint, ops, buffers, bounces, .. } = self;
+        if !local.is_needed() {
+            return Ok(());
+        }
+        // SAFETY: all of it is in fields of this value that are dropped after `local`, in memory of its own.
+        let mut describe = |at: *mut u8, len: usize| unsafe { local.describe(endpoint, at, len) };
+        ops.iter_mut().try_for_each(|ops| ops.describe(&mut describe))?;
+        buffers.iter_mut().try_for_each(|buffer| buffer.describe(&mut describe))?;
+        bounces.iter_mut().try_for_each(|bounce| bounce.describe(&mut describe))
     }
 
     /// Collective: says hello to the processes of other nodes, and waits for their answers.
