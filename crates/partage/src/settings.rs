@@ -4,6 +4,7 @@ use crate::coll::Table;
 use crate::domain::Arbiter;
 use crate::profile::{self, Found};
 use crate::{Error, Result};
+use partage_conduit::credits::Mode;
 use partage_conduit::ofi::signal::Ways;
 use partage_conduit::shm::Fences;
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 26] = [
+const TABLE: [(&str, &str, &str); 28] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -67,6 +68,16 @@ const TABLE: [(&str, &str, &str); 26] = [
         "PARTAGE_SIGNAL",
         "auto",
         "how signals go to other nodes: auto (long ones by data where the network can), message, data (else an error), or fifo",
+    ),
+    (
+        "PARTAGE_AM_MEMORY",
+        "32M, or what is needed",
+        "memory that messages of other nodes may take in a process until they have been dealt with, e.g. 8M or 1G",
+    ),
+    (
+        "PARTAGE_CREDITS",
+        "dynamic",
+        "how it is divided: dynamic (a little for each rank of another node, the rest is lent), or static (equally)",
     ),
     (
         "PARTAGE_COLL",
@@ -144,6 +155,8 @@ pub(crate) struct Settings {
     pub no_progress_thread: bool,
     pub atomics: Arbiter,
     pub signals: Ways,
+    pub am_memory: Option<u64>,
+    pub credits: Mode,
     pub table: Option<Table>,
     pub check: bool,
     pub hang_after: Option<Duration>,
@@ -180,6 +193,13 @@ impl Settings {
             Some(v) => {
                 let n = size(&v).filter(|n| (4 << 20..=1 << 43).contains(n));
                 Some(n.ok_or_else(|| bad("PARTAGE_SEGMENT", &v, "a size from 4M to 8T, such as 512M or 8G"))?)
+            }
+        };
+        let am_memory = match get("PARTAGE_AM_MEMORY") {
+            None => None,
+            Some(v) => {
+                let n = size(&v).filter(|n| (1 << 18..=1 << 37).contains(n));
+                Some(n.ok_or_else(|| bad("PARTAGE_AM_MEMORY", &v, "a size from 256K to 128G, such as 8M or 1G"))?)
             }
         };
         let test_procs = match get("PARTAGE_TEST").as_deref() {
@@ -227,6 +247,11 @@ impl Settings {
                 Some(2) => Ways::Data,
                 Some(3) => Ways::Fifo,
                 _ => Ways::Auto,
+            },
+            am_memory,
+            credits: match one_of("PARTAGE_CREDITS", &["dynamic", "static"])? {
+                Some(1) => Mode::Static,
+                _ => Mode::Dynamic,
             },
             table: match get("PARTAGE_COLL") {
                 None => None,

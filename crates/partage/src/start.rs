@@ -256,6 +256,8 @@ impl Launch {
                 interface: settings.interface.clone(),
                 atomics: settings.atomics == Arbiter::Network,
                 signals: settings.signals,
+                am_memory: settings.am_memory,
+                credits: settings.credits,
                 thread: !settings.no_progress_thread,
                 enter: fail::enter_service,
                 lost: |why| fail::die(1, Some(why)),

@@ -12,6 +12,7 @@
 mod am;
 mod atomics;
 pub mod coll;
+mod flood;
 mod floor;
 mod locks;
 pub mod measure;
@@ -176,7 +177,7 @@ static AM: [Figure; 20] = [
 ];
 
 /// Those of `bench network`.
-static NETWORK: [Figure; 11] = [
+static NETWORK: [Figure; 12] = [
     job("net_put_8", 2, Apart, "us", Limit::Ratio(1.15), network::put_8),
     job("net_get_8", 2, Apart, "us", Limit::Ratio(1.15), network::get_8),
     job("net_am_short_rtt", 2, Apart, "us", Limit::Ratio(1.2), network::am_short_rtt),
@@ -188,6 +189,7 @@ static NETWORK: [Figure; 11] = [
     job("net_fetch_add", 2, Apart, "us", Limit::Ratio(1.2), network::fetch_add),
     job("net_atomic_native", 2, Apart, "us", Limit::None, network::atomic_native),
     job("net_put_busy_target", 2, Apart, "us", Limit::Value(100.0), network::put_busy_target).most(9),
+    Figure { unit: "×", ..driver("net_am_flood", Limit::Value(1.25), flood::slowdown) }.most(3),
 ];
 
 /// Those of `bench signal`.
@@ -696,6 +698,7 @@ pub fn rank(options: RankOptions) -> i32 {
         "hog" => ranks::hog(),
         "empty" => partage::run(|_| ()),
         model::RANK => return model::rank(out),
+        flood::RANK => flood::rank(out),
         "embedded" => {
             let start = Instant::now();
             let ended = partage::Launch::new().ranks(16).run(|_| ()).map_err(|e| e.to_string());

@@ -29,10 +29,11 @@ pub mod segment;
 pub mod signal;
 
 use crate::contract::Exchange;
+use crate::credits::{self, Lender, Mode, Share};
 use crate::ranks::Ranks;
 use crate::shm::Node;
 use crate::wait::Relief;
-use am::{Account, Bounce, Buffer, Desk, Early};
+use am::{Account, Bounce, Buffer, Desk, Early, Kept};
 use atomic::Native;
 use bytemuck::{Pod, Zeroable};
 use endpoint::{Asked, Endpoint, Peer};
@@ -45,6 +46,9 @@ use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
+
+/// Bytes that messages of other nodes may take in a process, unless more are needed or something else is asked for.
+pub const AM_MEMORY: u64 = 32 << 20;
 
 /// What a user may say about the network.
 #[derive(Clone, Debug)]
@@ -59,6 +63,10 @@ pub struct Settings {
     pub atomics: bool,
     /// How signals go.
     pub signals: Ways,
+    /// Bytes that messages of other nodes may take in this process until they have been dealt with; else [`AM_MEMORY`], or what is needed.
+    pub am_memory: Option<u64>,
+    /// May sources lend each other what they do not need of it?
+    pub credits: Mode,
     /// Is there a thread that makes progress while ranks compute?
     pub thread: bool,
     /// What that thread does first.
@@ -71,8 +79,9 @@ impl Default for Settings {
     fn default() -> Self {
         let patience = Duration::from_secs(10);
         let (provider, interface, atomics, signals) = Default::default();
+        let (am_memory, credits) = Default::default();
         let (enter, lost): (fn(), fn(&str)) = (|| (), |why| panic!("{why}"));
-        Settings { provider, interface, atomics, signals, patience, thread: true, enter, lost }
+        Settings { provider, interface, atomics, signals, am_memory, credits, patience, thread: true, enter, lost }
     }
 }
 
@@ -168,7 +177,7 @@ pub struct Net {
     /// Their addresses, as people write them.
     addresses: Box<[String]>,
     greeted: Box<[AtomicBool]>,
-    nonce: u32,
+    nonce: u64,
     keys: u64,
     /// Bytes of a segment's heaps.
     segment: u64,
@@ -178,7 +187,16 @@ pub struct Net {
     /// What sources are told about their messages: by rank of the job those to this process's handlers, then, for each rank
     /// of this process, the calls to it.
     accounts: Box<[Account]>,
-    /// Which of them are to be told.
+    /// What was lent, and how many messages have come; by lane: to handlers, then the calls to each rank of this process.
+    lenders: Box<[Mutex<Lender>]>,
+    taken: Box<[AtomicU32]>,
+    /// Credits of the messages that are here, and the most that were at any time.
+    memory: u64,
+    held: AtomicU32,
+    most_held: AtomicU32,
+    /// How many came that are not of this job.
+    strays: AtomicU64,
+    /// Which accounts are to be told.
     owing: Mutex<Vec<usize>>,
     owed: AtomicUsize,
     /// How many messages have ended since sources were told; about.
@@ -194,9 +212,13 @@ pub struct Net {
     /// Where messages that cannot be injected are sent from.
     bounces: Box<[Bounce]>,
     next_bounce: AtomicUsize,
-    /// Messages for which there was no room, by process.
-    kept: Mutex<VecDeque<(usize, Vec<u8>)>>,
+    /// Messages for which there was no room.
+    kept: Mutex<VecDeque<Kept>>,
     kept_count: AtomicUsize,
+    kept_bytes: AtomicUsize,
+    /// Requests that wait until there are fewer of those.
+    aside: Mutex<VecDeque<Vec<u8>>>,
+    aside_count: AtomicUsize,
     /// Somebody waits for room.
     hungry: AtomicBool,
     /// By rank of the job: how much of its segment is known to be registered.
@@ -218,13 +240,20 @@ pub struct Seat {
     rank: usize,
     /// By net and process: the number of the next message.
     numbers: [Box<[Cell<u32>]>; 2],
-    /// How many were sent: of requests by process, of calls by rank.
+    /// What was sent, in credits: of requests by process, of calls by rank.
     sent: [Box<[Cell<u32>]>; 2],
+    /// Were there too few credits since the last one?
+    wants: [Box<[Cell<bool>]>; 2],
+    /// What was asked for last.
+    asked: [Box<[Cell<Option<credits::Lack>>]>; 2],
     /// Is it among those that may not have ended?
     listed: [Box<[Cell<bool>]>; 2],
     /// Net and process or rank of those.
     not_quiet: RefCell<Vec<(usize, usize)>>,
     total: Cell<u64>,
+    /// How often there were too few credits, and how often some were asked for.
+    stalls: Cell<u64>,
+    loans: Cell<u64>,
     /// Puts and gets that were started, and their bytes.
     started: Cell<u64>,
     bytes: Cell<u64>,
@@ -241,6 +270,65 @@ pub struct Seat {
 struct Hello {
     nonce: u64,
     keys: u64,
+    /// What messages may take in this process, and whether it lends.
+    memory: u64,
+    lends: u64,
+}
+
+/// How many ranks each process has, and how many send to it from other nodes.
+struct Crowd {
+    ranks: Vec<usize>,
+    sources: Vec<usize>,
+}
+
+impl Crowd {
+    fn new(all: &Ranks) -> Crowd {
+        let mut ranks = vec![];
+        for (process, _) in (0..all.count()).map(|rank| all.place(rank)) {
+            ranks.resize(ranks.len().max(process + 1), 0);
+            ranks[process] += 1;
+        }
+        let mut on = vec![0; all.nodes()];
+        ranks.iter().enumerate().for_each(|(p, n)| on[all.node_of(p)] += n);
+        let sources = (0..ranks.len()).map(|p| all.count() - on[all.node_of(p)]).collect();
+        Crowd { ranks, sources }
+    }
+
+    fn least(&self, process: usize, mode: Mode) -> u64 {
+        credits::least(self.ranks[process], self.sources[process], mode)
+    }
+
+    fn divide(&self, process: usize, hello: &Hello) -> [Share; 2] {
+        let mode = if hello.lends == 0 { Mode::Static } else { Mode::Dynamic };
+        credits::divide(hello.memory, self.ranks[process], self.sources[process], mode)
+    }
+}
+
+/// What this process says: secrets, of which those of process 0 count, and its memory for messages.
+fn hello(settings: &Settings, crowd: &Crowd, me: usize) -> Result<Hello, String> {
+    let least = crowd.least(me, settings.credits);
+    let memory = match settings.am_memory {
+        Some(bytes) if bytes < least => {
+            return Err(format!(
+                "PARTAGE_AM_MEMORY={bytes}: {} ranks that {} of other nodes send to need at least {least}{}",
+                crowd.ranks[me],
+                crowd.sources[me],
+                if settings.credits == Mode::Static { " with PARTAGE_CREDITS=static" } else { "" }
+            ));
+        }
+        Some(bytes) => bytes,
+        None => AM_MEMORY.max(least),
+    };
+    let mut secrets = [0u64; 2];
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut secrets);
+    // SAFETY: so many bytes can be written to.
+    let drawn = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if drawn != bytes.len() as isize {
+        return Err(format!("getrandom: {}", std::io::Error::last_os_error()));
+    }
+    let [nonce, keys] = secrets;
+    let keys = keys & !(segment::KEYS - 1);
+    Ok(Hello { nonce, keys, memory, lends: u64::from(settings.credits == Mode::Dynamic) })
 }
 
 impl Net {
@@ -253,15 +341,13 @@ impl Net {
     ) -> Result<Net, String> {
         let me = node.ranks().process();
         let here = |why: String| format!("process {me} (on {}): {why}", node.host_of(node.mine().start).0);
-        let opened = Net::open(settings, whereabouts, me).map_err(here);
-        let random = || {
-            use std::hash::{BuildHasher, RandomState};
-            RandomState::new().hash_one(std::process::id())
-        };
-        let hello = Hello { nonce: random(), keys: random() & !(segment::KEYS - 1) };
+        let crowd = Crowd::new(node.ranks());
+        let hello = hello(settings, &crowd, me);
+        let opened = hello.and_then(|hello| Ok((Net::open(settings, whereabouts, me)?, hello))).map_err(here);
+        let hello = opened.as_ref().map_or(Hello::zeroed(), |(_, hello)| *hello);
         let mut mine = bytemuck::bytes_of(&hello).to_vec();
         match &opened {
-            Ok(endpoint) => mine.extend([&[1], endpoint.name()].concat()),
+            Ok((endpoint, _)) => mine.extend([&[1], endpoint.name()].concat()),
             Err(why) => mine.extend([&[0], why.as_bytes()].concat()),
         }
         let told = exchange.all_gather(&mine)?;
@@ -275,7 +361,7 @@ impl Net {
         if let Some((_, [0, why @ ..])) = parts.iter().find(|(_, rest)| rest.first() == Some(&0)) {
             return Err(String::from_utf8_lossy(why).into_owned());
         }
-        let endpoint = opened?;
+        let (endpoint, _) = opened?;
         let mut peers = vec![None; parts.len()];
         let mut wrong = None;
         for p in node.ranks().far_processes() {
@@ -286,7 +372,8 @@ impl Net {
         }
         let addresses = parts.iter().map(|(_, rest)| endpoint.text_of(&rest[1..])).collect();
         let place = (node.ranks(), node.segment());
-        let net = Net::new(endpoint, peers, addresses, parts[0].0, place, settings.clone());
+        let hellos: Vec<Hello> = parts.iter().map(|(hello, _)| *hello).collect();
+        let net = Net::new(endpoint, peers, addresses, &hellos, place, settings.clone());
         // Nobody greets before all listen.
         let why = wrong.or_else(|| net.post_all(am::POSTING).err()).map(here).unwrap_or_default();
         let outcomes = exchange.all_gather(why.as_bytes())?;
@@ -323,11 +410,18 @@ impl Net {
         endpoint: Endpoint,
         peers: Vec<Option<Peer>>,
         addresses: Box<[String]>,
-        hello: Hello,
+        hellos: &[Hello],
         (ranks, segment): (&Ranks, u64),
         settings: Settings,
     ) -> Net {
         let (processes, count, mine) = (peers.len(), ranks.count(), ranks.mine());
+        let crowd = Crowd::new(ranks);
+        let shares: Vec<[Share; 2]> = (0..processes).map(|p| crowd.divide(p, &hellos[p])).collect();
+        let grants: [Vec<u32>; 2] = [
+            shares.iter().map(|[requests, _]| requests.grant).collect(),
+            (0..count).map(|rank| shares[ranks.place(rank).0][1].grant).collect(),
+        ];
+        let lane = |i: usize| Mutex::new(Lender::new(shares[ranks.process()][i.min(1)]));
         Net {
             signals: Signals::new(settings.signals, &endpoint, mine.len(), (processes, count)),
             endpoint,
@@ -335,12 +429,18 @@ impl Net {
             peers: peers.into(),
             addresses,
             greeted: (0..processes).map(|_| AtomicBool::new(false)).collect(),
-            nonce: hello.nonce as u32,
-            keys: hello.keys,
+            nonce: hellos[0].nonce,
+            keys: hellos[0].keys,
             segment,
-            desks: mine.clone().map(|_| Desk::new(processes, count)).collect(),
+            desks: mine.clone().map(|_| Desk::new([&grants[0], &grants[1]])).collect(),
             ops: (0..mine.len()).map(Ops::new).collect(),
             accounts: (0..count * (1 + mine.len())).map(|_| Account::default()).collect(),
+            lenders: (0..1 + mine.len()).map(lane).collect(),
+            taken: (0..1 + mine.len()).map(|_| AtomicU32::new(0)).collect(),
+            memory: hellos[ranks.process()].memory,
+            held: AtomicU32::new(0),
+            most_held: AtomicU32::new(0),
+            strays: AtomicU64::new(0),
             owing: Mutex::default(),
             owed: AtomicUsize::new(0),
             untold: AtomicU32::new(0),
@@ -352,6 +452,9 @@ impl Net {
             next_bounce: AtomicUsize::new(0),
             kept: Mutex::default(),
             kept_count: AtomicUsize::new(0),
+            kept_bytes: AtomicUsize::new(0),
+            aside: Mutex::default(),
+            aside_count: AtomicUsize::new(0),
             hungry: AtomicBool::new(false),
             extents: (0..count).map(|_| Extent::default()).collect(),
             regions: Mutex::default(),
@@ -421,6 +524,16 @@ impl Net {
         format!("{} of libfabric {version} on {}", self.endpoint.provider(), self.endpoint.address_text())
     }
 
+    /// Bytes that messages of other nodes may take here, and the most that they have.
+    pub fn memory(&self) -> (u64, u64) {
+        (self.memory, u64::from(self.most_held.load(Relaxed)) * credits::UNIT as u64)
+    }
+
+    /// How many messages came that are not of this job, and were dropped.
+    pub fn strays(&self) -> u64 {
+        self.strays.load(Relaxed)
+    }
+
     /// How long a rank may sleep: it is woken by whoever looks at the queue, which may be itself.
     pub(crate) fn look_up_ns(&self) -> u64 {
         if self.settings.thread { 5_000_000 } else { 500_000 }
@@ -437,16 +550,22 @@ impl Seat {
         let numbers = [0, 1].map(|_| zeros(net.peers.len()));
         let sent = [zeros(net.peers.len()), zeros(ranks.count())];
         let listed = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(false)).collect());
+        let wants = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(false)).collect());
+        let asked = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(None)).collect());
         let (total, started, bytes, puts, gets, looks, turns) = Default::default();
-        let (not_quiet, signals) = Default::default();
+        let (not_quiet, signals, stalls, loans) = Default::default();
         Seat {
             i: rank - ranks.mine().start,
             rank,
             numbers,
             sent,
+            wants,
+            asked,
             listed,
             not_quiet,
             total,
+            stalls,
+            loans,
             started,
             bytes,
             puts,
@@ -462,6 +581,11 @@ impl Seat {
         self.total.get()
     }
 
+    /// How often there were too few credits for a message, and how often some were asked for.
+    pub fn stalls(&self) -> (u64, u64) {
+        (self.stalls.get(), self.loans.get())
+    }
+
     /// Puts and gets that were made.
     pub fn transfers(&self) -> (u64, u64) {
         (self.puts.get(), self.gets.get())
@@ -473,15 +597,16 @@ impl Seat {
     }
 }
 
-/// A count that only grows, raised by threads that may overtake each other.
-fn raise(count: &AtomicU32, to: u32) {
+/// A count that only grows, raised by threads that may overtake each other; by how much it was raised.
+fn raise(count: &AtomicU32, to: u32) -> u32 {
     let mut now = count.load(Relaxed);
     while to.wrapping_sub(now) as i32 > 0 {
         match count.compare_exchange_weak(now, to, Release, Relaxed) {
-            Ok(_) => return,
+            Ok(_) => return to.wrapping_sub(now),
             Err(other) => now = other,
         }
     }
+    0
 }
 
 /// A count that one rank's look adds to.
@@ -520,8 +645,7 @@ mod tests {
     #[test]
     fn counts_are_raised_and_never_lowered() {
         let count = AtomicU32::new(u32::MAX - 1);
-        raise(&count, 3);
-        raise(&count, u32::MAX);
+        assert_eq!((raise(&count, 3), raise(&count, 3), raise(&count, u32::MAX)), (5, 0, 0));
         assert_eq!(count.load(Relaxed), 3);
     }
 }
