@@ -676,12 +676,11 @@ mod loom_tests {
                 let purse = purse.clone();
                 thread::spawn(move || purse.told(1, lent, recalled))
             };
-            let (a, b) = (tell(2, 1), tell(2, 0));
-            let mut under_way = 0;
-            for _ in 0..2 {
-                under_way += u32::from(purse.take(Cost::LEAST));
-            }
-            let returned = a.join().unwrap().or(b.join().unwrap());
+            let told = tell(2, 1);
+            let mut under_way = u32::from(purse.take(Cost::LEAST));
+            let again = purse.told(1, 2, 0);
+            under_way += u32::from(purse.take(Cost::LEAST));
+            let returned = told.join().unwrap().or(again);
             let books = *purse.books.lock().unwrap();
             assert_eq!((books.lent, books.recalled), (2, 1));
             assert_eq!(returned.unwrap_or(0), books.returned);

@@ -5,6 +5,7 @@ use crate::domain::Arbiter;
 use crate::profile::{self, Found};
 use crate::{Error, Result};
 use partage_conduit::credits::Mode;
+use partage_conduit::ofi::rma::TOKENS;
 use partage_conduit::ofi::signal::Ways;
 use partage_conduit::shm::Fences;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 28] = [
+const TABLE: [(&str, &str, &str); 29] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -79,6 +80,7 @@ const TABLE: [(&str, &str, &str); 28] = [
         "dynamic",
         "how it is divided: dynamic (a little for each rank of another node, the rest is lent), or static (equally)",
     ),
+    ("PARTAGE_PUTS_UNDER_WAY", "256", "puts and gets that a rank may have under way to other nodes, 1 to 256"),
     (
         "PARTAGE_COLL",
         "the built-in table",
@@ -157,6 +159,7 @@ pub(crate) struct Settings {
     pub signals: Ways,
     pub am_memory: Option<u64>,
     pub credits: Mode,
+    pub puts_under_way: Option<usize>,
     pub table: Option<Table>,
     pub check: bool,
     pub hang_after: Option<Duration>,
@@ -200,6 +203,13 @@ impl Settings {
             Some(v) => {
                 let n = size(&v).filter(|n| (1 << 18..=1 << 37).contains(n));
                 Some(n.ok_or_else(|| bad("PARTAGE_AM_MEMORY", &v, "a size from 256K to 128G, such as 8M or 1G"))?)
+            }
+        };
+        let puts_under_way = match get("PARTAGE_PUTS_UNDER_WAY") {
+            None => None,
+            Some(v) => {
+                let n = v.trim().parse().ok().filter(|n| (1..=TOKENS).contains(n));
+                Some(n.ok_or_else(|| bad("PARTAGE_PUTS_UNDER_WAY", &v, &format!("a number from 1 to {TOKENS}")))?)
             }
         };
         let test_procs = match get("PARTAGE_TEST").as_deref() {
@@ -249,6 +259,7 @@ impl Settings {
                 _ => Ways::Auto,
             },
             am_memory,
+            puts_under_way,
             credits: match one_of("PARTAGE_CREDITS", &["dynamic", "static"])? {
                 Some(1) => Mode::Static,
                 _ => Mode::Dynamic,
@@ -332,6 +343,9 @@ mod tests {
         {
             assert_eq!(with("PARTAGE_SIGNAL", word).unwrap().signals, ways);
         }
+        assert_eq!(with("PARTAGE_AM_MEMORY", "8M").unwrap().am_memory, Some(8 << 20));
+        assert_eq!(with("PARTAGE_CREDITS", "static").unwrap().credits, Mode::Static);
+        assert_eq!(with("PARTAGE_PUTS_UNDER_WAY", "32").unwrap().puts_under_way, Some(32));
         assert_eq!(with("PARTAGE_TEST", "procs=3").unwrap().test_procs, Some(Some(3)));
     }
 
@@ -351,6 +365,11 @@ mod tests {
             ("PARTAGE_TEST", "procs=0"),
             ("PARTAGE_ATOMICS", "nic"),
             ("PARTAGE_SIGNAL", "smoke"),
+            ("PARTAGE_AM_MEMORY", "255K"),
+            ("PARTAGE_AM_MEMORY", "1T"),
+            ("PARTAGE_CREDITS", "none"),
+            ("PARTAGE_PUTS_UNDER_WAY", "0"),
+            ("PARTAGE_PUTS_UNDER_WAY", "257"),
         ] {
             let e = with(name, value).unwrap_err();
             assert!(e.to_string().starts_with(&format!("{name}={value}: must be ")), "{e}");

@@ -258,6 +258,7 @@ impl Launch {
                 signals: settings.signals,
                 am_memory: settings.am_memory,
                 credits: settings.credits,
+                puts_under_way: settings.puts_under_way.unwrap_or(ofi::rma::TOKENS),
                 thread: !settings.no_progress_thread,
                 enter: fail::enter_service,
                 lost: |why| fail::die(1, Some(why)),

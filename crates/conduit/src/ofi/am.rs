@@ -986,6 +986,65 @@ mod tests {
         assert!(size_of::<Wire>() + 40 <= 64);
     }
 
+    /// Long messages may be complete after short ones that were sent later: whatever the order, each is taken in its turn, and once.
+    #[test]
+    fn messages_are_taken_in_the_order_in_which_they_were_sent() {
+        let Some(net) = alone() else { return };
+        let (ranks, mut seed) = (Ranks::new(&[1, 1], &[0, 1], 0), 99u64);
+        let mut random = move |n: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) as usize % n
+        };
+        const EACH: u32 = 40;
+        let mut early = Early::new();
+        for round in 0..50 {
+            let numbers = round * EACH..(round + 1) * EACH;
+            let mut arriving: Vec<(u8, u32)> = numbers.clone().flat_map(|n| [(REQUEST, n), (CALLED, n)]).collect();
+            let mut taken = [vec![], vec![]];
+            while !arriving.is_empty() {
+                let (kind, number) = arriving.swap_remove(random(arriving.len()));
+                let payload = vec![number as u8; random(3000)];
+                let head = Head { number, payload: payload.len() as u32, ..net.head(kind, 1, 0, 5) };
+                let bytes = Message { head, args: &[], payload: &payload }.to_bytes(net.nonce);
+                let message = net.read_message(&ranks, &bytes).unwrap();
+                let mut take = |message: &Message<'_>| {
+                    assert!(message.payload.iter().all(|&b| b == message.head.number as u8));
+                    taken[message.net().unwrap()].push(message.head.number);
+                };
+                if net.is_next(&mut early, &message) {
+                    take(&message);
+                    while let Some(bytes) = net.next_early(&mut early, &message) {
+                        take(&net.read_message(&ranks, &bytes).unwrap());
+                    }
+                }
+            }
+            assert!(early.is_empty());
+            assert!(taken.iter().all(|t| t.iter().copied().eq(numbers.clone())), "{taken:?}");
+        }
+        // One that was taken before comes again.
+        let bytes = Message { head: net.head(REQUEST, 1, 0, 5), args: &[], payload: &[] }.to_bytes(net.nonce);
+        assert!(!net.is_next(&mut early, &net.read_message(&ranks, &bytes).unwrap()) && early.is_empty());
+        assert!(net.why_broken().unwrap().contains("rank 1 has the number 0, which is not its turn"));
+    }
+
+    /// Nothing is read of what has not the secret, or is not between ranks that send each other messages.
+    #[test]
+    fn what_is_not_of_the_job_is_counted_and_dropped() {
+        let Some(net) = alone() else { return };
+        let ranks = Ranks::new(&[1, 1], &[0, 1], 0);
+        let read = |nonce: u64, head: Head| {
+            let bytes = Message { head, args: &[], payload: &[] }.to_bytes(nonce);
+            net.read_message(&ranks, &bytes).is_some()
+        };
+        let good = net.head(REQUEST, 1, 0, 5);
+        assert!(read(net.nonce, good) && net.strays() == 0);
+        (0..64).for_each(|bit| assert!(!read(net.nonce ^ 1 << bit, good), "bit {bit}"));
+        assert!(!read(net.nonce, Head { source: 0, ..good }) && !read(net.nonce, Head { source: 2, ..good }));
+        assert!(!read(net.nonce, Head { target: 1, ..good }) && !read(net.nonce, Head { target: RANKS, ..good }));
+        assert!(!read(net.nonce, Head { kind: CREDIT, target: 7, ..good }));
+        assert_eq!(net.strays(), 69);
+    }
+
     #[test]
     fn heads_arrive_as_they_were() {
         let most = Head {

@@ -15,8 +15,12 @@
 //! and no registration of local memory. `tcp` has all of that. Providers that ask for more are refused with a line.
 //!
 //! # Trust
-//! Every message carries a number that process 0 drew for this job, and the keys of memory contain another: what does
-//! not is dropped. That keeps strays of other jobs out, not an attacker who can read the network.
+//! Every message begins with 64 bits that process 0 has drawn for this job from the kernel's random source, and travelled with the addresses
+//! when processes met. They are compared before anything else of a message is looked at; what has others is counted and
+//! dropped, without an answer. Keys of memory contain another number, drawn likewise, wherever we choose them. Puts, gets and
+//! atomics of the network are checked by their keys only, also those that bring a signal (by data or FIFO). All of that
+//! keeps strays of other jobs out, and whoever can send but not read; not an attacker who can read the network, nor one who
+//! breaks the provider. The guide says what helps against those.
 
 pub mod am;
 pub mod atomic;
@@ -67,6 +71,8 @@ pub struct Settings {
     pub am_memory: Option<u64>,
     /// May sources lend each other what they do not need of it?
     pub credits: Mode,
+    /// Puts and gets that a rank may have under way, at most [`rma::TOKENS`].
+    pub puts_under_way: usize,
     /// Is there a thread that makes progress while ranks compute?
     pub thread: bool,
     /// What that thread does first.
@@ -81,7 +87,20 @@ impl Default for Settings {
         let (provider, interface, atomics, signals) = Default::default();
         let (am_memory, credits) = Default::default();
         let (enter, lost): (fn(), fn(&str)) = (|| (), |why| panic!("{why}"));
-        Settings { provider, interface, atomics, signals, am_memory, credits, patience, thread: true, enter, lost }
+        let (thread, puts_under_way) = (true, rma::TOKENS);
+        Settings {
+            provider,
+            interface,
+            atomics,
+            signals,
+            am_memory,
+            credits,
+            puts_under_way,
+            patience,
+            thread,
+            enter,
+            lost,
+        }
     }
 }
 
@@ -298,6 +317,15 @@ impl Crowd {
         credits::least(self.ranks[process], self.sources[process], mode)
     }
 
+    /// Entries that the completion queue of a process must hold: of its operations, buffers and bounces, and of others' puts with data, each
+    /// of which has a credit for requests. Those are so many only where a user gives messages hundreds of megabytes; then there are
+    /// fewer, and it is left to the provider what it does with more.
+    fn entries(&self, process: usize, hello: &Hello) -> usize {
+        let Share { grant, reserve } = self.divide(process, hello)[0];
+        let credits = self.sources[process] * grant as usize + reserve as usize;
+        self.ranks[process] * rma::TOKENS + am::BUFFERS + am::BOUNCES + credits.min(1 << 20)
+    }
+
     fn divide(&self, process: usize, hello: &Hello) -> [Share; 2] {
         let mode = if hello.lends == 0 { Mode::Static } else { Mode::Dynamic };
         credits::divide(hello.memory, self.ranks[process], self.sources[process], mode)
@@ -343,7 +371,9 @@ impl Net {
         let here = |why: String| format!("process {me} (on {}): {why}", node.host_of(node.mine().start).0);
         let crowd = Crowd::new(node.ranks());
         let hello = hello(settings, &crowd, me);
-        let opened = hello.and_then(|hello| Ok((Net::open(settings, whereabouts, me)?, hello))).map_err(here);
+        let opened = hello
+            .and_then(|hello| Ok((Net::open(settings, whereabouts, me, crowd.entries(me, &hello))?, hello)))
+            .map_err(here);
         let hello = opened.as_ref().map_or(Hello::zeroed(), |(_, hello)| *hello);
         let mut mine = bytemuck::bytes_of(&hello).to_vec();
         match &opened {
@@ -383,14 +413,14 @@ impl Net {
         }
     }
 
-    fn open(settings: &Settings, whereabouts: &[Whereabouts], me: usize) -> Result<Endpoint, String> {
+    fn open(settings: &Settings, whereabouts: &[Whereabouts], me: usize, cq_size: usize) -> Result<Endpoint, String> {
         let source = settings.interface.clone().or_else(|| choose(whereabouts, me));
         let provider = settings.provider.clone();
         // Where no adapter does atomics, to be ready for them is for nothing.
         const LIBRARIES: [&str; 7] = ["tcp", "udp", "sockets", "net", "shm", "ofi_rxm", "ofi_rxd"];
         let library = LIBRARIES.iter().any(|name| provider.as_deref().unwrap_or("tcp").contains(name));
         let no_atomics = library && !settings.atomics;
-        let endpoint = Endpoint::open(&Asked { provider, source, no_atomics, ..Asked::default() });
+        let endpoint = Endpoint::open(&Asked { provider, source, no_atomics, cq_size, ..Asked::default() });
         let endpoint = endpoint.map_err(|why| match &settings.interface {
             Some(address) => format!("PARTAGE_INTERFACE={address}: {why}"),
             None => why,
@@ -640,6 +670,26 @@ mod tests {
         let (d, e) = (at(1, 1, &[bridge, ([10, 1, 0, 1], 24)]), at(2, 1, &[bridge, ([10, 1, 0, 2], 24)]));
         assert_eq!(choose(&[d, e], 0).as_deref(), Some("10.1.0.1"));
         assert_eq!(choose(&[at(1, 1, &[]), c], 0), None);
+    }
+
+    #[test]
+    fn all_that_can_complete_fits_into_the_queue() {
+        let crowd = Crowd::new(&Ranks::new(&[2, 8, 1], &[0, 1, 1], 1));
+        assert_eq!((&crowd.ranks[..], &crowd.sources[..]), (&[2, 8, 1][..], &[9, 2, 2][..]));
+        let hello = Hello { memory: AM_MEMORY, lends: 1, ..Hello::zeroed() };
+        let half = AM_MEMORY as usize / 2 / credits::UNIT;
+        assert_eq!(crowd.entries(1, &hello), 8 * rma::TOKENS + am::BUFFERS + am::BOUNCES + half);
+        assert_eq!(crowd.entries(1, &Hello { memory: 1 << 37, ..hello }), 8 * rma::TOKENS + 128 + (1 << 20));
+    }
+
+    #[test]
+    fn secrets_are_drawn_anew_each_time() {
+        let crowd = Crowd::new(&Ranks::new(&[1, 1], &[0, 1], 0));
+        let [a, b] = [0, 1].map(|_| hello(&Settings::default(), &crowd, 0).unwrap());
+        assert!(a.nonce != b.nonce && a.keys != b.keys && a.nonce >> 32 != 0);
+        let settings = Settings { am_memory: Some(100_000), ..Settings::default() };
+        let why = hello(&settings, &crowd, 0).err().unwrap();
+        assert!(why.contains("PARTAGE_AM_MEMORY=100000: 1 ranks that 1 of") && !why.contains('\n'), "{why}");
     }
 
     #[test]
