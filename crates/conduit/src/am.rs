@@ -6,6 +6,7 @@
 
 use crate::answers::Answers;
 use crate::contract::At;
+use crate::credits::Cost;
 use crate::pool::Buffer;
 use crate::reference;
 use crate::ring::{Head, Message, WORDS};
@@ -64,8 +65,8 @@ pub(crate) enum Way {
     InLine,
     /// Through the source's queue.
     Queue,
-    /// To another node.
-    Far,
+    /// To another node, from which a request of this cost came.
+    Far(Cost),
 }
 
 impl fmt::Debug for Arrival<'_> {
@@ -152,7 +153,7 @@ impl<'h> Arrival<'h> {
         assert!(self.way != Way::None && !self.replied.replace(true), "{self:?} is answered once");
         match self.way {
             Way::InLine => self.node.run_in_line(self.source, self.target, handler, bytes_of(args), payload, Way::None),
-            Way::Far => self.node.reply_far(self.target, self.source, handler, bytes_of(args), payload),
+            Way::Far(cost) => self.node.reply_far(self.target, (self.source, cost), handler, bytes_of(args), payload),
             _ => self.node.reply_by_queue(self.target, self.source, handler, bytes_of(args), payload),
         }
     }

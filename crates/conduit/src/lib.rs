@@ -7,6 +7,7 @@
 //! * [`wait`], [`barrier`], [`meeting`], [`record`]: waiting, meeting on a node and between nodes, and saying where one waits. Protocols over atomics that may
 //!   lie in shared memory or, in a model, on the heap.
 //! * [`answers`], [`lock`], [`signal`], [`lane`], [`word`]: what ranks ask, take turns at, tell, send and count. Protocols too.
+//! * [`credits`]: how much memory messages of other nodes may take, and who lends it to whom.
 //! * [`copy`]: the one routine through which bytes enter and leave shared memory; [`runs`]: many short ones in one message.
 //! * [`heap`], [`topology`], [`sync`]: book-keeping, the machine, the atomics.
 //!
@@ -23,6 +24,7 @@ pub mod coll;
 #[cfg(not(loom))]
 pub mod contract;
 pub mod copy;
+pub mod credits;
 pub mod heap;
 pub mod lane;
 pub mod lock;

@@ -400,12 +400,22 @@ pub struct Counters {
     pub far_puts: u64,
     /// Gets from other nodes by the network itself.
     pub far_gets: u64,
+    /// How often a message to another node found too few credits.
+    pub far_stalls: u64,
+    /// How often credits were asked for, because a message could not go with all that this rank had.
+    pub far_loans: u64,
     /// Signals to other nodes that were messages.
     pub far_signals: u64,
     /// Signals to other nodes that were puts of the network itself, which brought the notice.
     pub far_signals_data: u64,
     /// Signals to other nodes that were puts into a FIFO there.
     pub far_signals_fifo: u64,
+    /// Bytes that messages of other nodes may take in this process (`PARTAGE_AM_MEMORY`).
+    pub far_memory: u64,
+    /// The most that they have taken.
+    pub far_memory_most: u64,
+    /// Messages that have come to this process and are not of this job; they were dropped.
+    pub far_strays: u64,
     /// Puts over active messages.
     pub reference_puts: u64,
     /// Gets over active messages.
@@ -513,6 +523,8 @@ impl Job {
         let inner = &self.all().inner;
         let sent = inner.seat.sent();
         let (far_puts, far_gets) = inner.seat.far_transfers();
+        let (far_stalls, far_loans) = inner.seat.far_stalls();
+        let (far_memory, far_memory_most, far_strays) = inner.seat.node().far_memory();
         let signals = inner.seat.far_signals();
         Counters {
             in_line: sent.in_line,
@@ -520,6 +532,11 @@ impl Job {
             far: sent.far,
             far_puts,
             far_gets,
+            far_stalls,
+            far_loans,
+            far_memory,
+            far_memory_most,
+            far_strays,
             far_signals: signals.message,
             far_signals_data: signals.data,
             far_signals_fifo: signals.fifo,

@@ -50,7 +50,7 @@ use partage_conduit::contract::Conduit;
 use partage_conduit::pool::LARGE;
 use partage_conduit::record::Site;
 use partage_conduit::reference::PIECE;
-use partage_conduit::shm::letters::Letter;
+use partage_conduit::shm::letters::{Caller, Letter};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::any::{Any, type_name};
@@ -125,7 +125,7 @@ pub(crate) struct Calls {
     /// Is there something to do that is not a call: collectives that were started?
     other: Cell<bool>,
     /// The next call, or the next result, whose pieces have not all come; nothing overtakes them.
-    call_in_pieces: Cell<Option<(usize, u16, Head)>>,
+    call_in_pieces: Cell<Option<(Caller, u16, Head)>>,
     result_in_pieces: Cell<Option<(usize, u32)>>,
     objects: RefCell<Vec<Option<Rc<dyn Any>>>>,
     /// Is a called function running?
@@ -198,7 +198,7 @@ struct Parcel {
 /// A result on its way, in pieces.
 #[derive(Debug)]
 struct LongResult {
-    to: Rank,
+    caller: Caller,
     id: u32,
     bytes: Vec<u8>,
     gone: usize,
@@ -210,7 +210,7 @@ const MOST_RESULTS: usize = 1 << 20;
 /// A call that waits for its object, or for results to go.
 #[derive(Debug)]
 struct Waiting {
-    source: usize,
+    caller: Caller,
     kind: u16,
     head: Head,
     args: Vec<u8>,
@@ -502,15 +502,14 @@ impl Inner {
         let calls = &self.calls;
         let (mut moved, mut full) = (false, vec![]);
         calls.results.borrow_mut().retain_mut(|r| {
-            let before = r.gone;
-            let sent =
-                !full.contains(&r.to) && self.send_pieces(r.to, OF_RESULT | u64::from(r.id), &r.bytes, &mut r.gone);
+            let (before, to) = (r.gone, Rank(r.caller.rank as u32));
+            let sent = !full.contains(&to) && self.send_pieces(to, OF_RESULT | u64::from(r.id), &r.bytes, &mut r.gone);
             moved |= r.gone > before;
             if !sent {
-                full.push(r.to);
+                full.push(to);
                 return true;
             }
-            self.seat.send_result(r.to.index(), VALUE_IN_PIECES, &u64::from(r.id), &[]);
+            self.seat.send_result(r.caller, VALUE_IN_PIECES, &u64::from(r.id), &[]);
             calls.results_bytes.set(calls.results_bytes.get() - r.bytes.len());
             calls.retry.set(true);
             false
@@ -523,7 +522,7 @@ impl Inner {
     fn run_waiting(self: &Rc<Self>) -> bool {
         let mut ran = false;
         for w in self.calls.waiting.take() {
-            match !self.calls.is_choked() && self.run_call(w.source, w.kind, w.head, &w.args) {
+            match !self.calls.is_choked() && self.run_call(w.caller, w.kind, w.head, &w.args) {
                 true => ran = true,
                 false => self.calls.waiting.borrow_mut().push_back(w),
             }
@@ -569,20 +568,20 @@ impl Inner {
     #[inline]
     fn result_arrived(self: &Rc<Self>, letter: Letter<'_>) {
         let (id, bytes) = letter.open::<u64>();
-        let (source, id) = (letter.source(), id as u32);
+        let (caller, id) = (letter.caller(), id as u32);
         let result = match letter.kind() {
             VALUE => Ok(Bytes::new(bytes)),
             FAILED => Err(String::from_utf8_lossy(bytes).into_owned()),
             _ => {
                 drop(letter);
-                self.seat.result_ended(source);
-                self.calls.result_in_pieces.set(Some((source, id)));
+                self.seat.result_ended(caller);
+                self.calls.result_in_pieces.set(Some((caller.rank, id)));
                 return;
             }
         };
         drop(letter);
-        self.seat.result_ended(source);
-        self.settle(source, id, result);
+        self.seat.result_ended(caller);
+        self.settle(caller.rank, id, result);
     }
 
     /// A call of mine has ended.
@@ -616,29 +615,29 @@ impl Inner {
     /// The call in pieces that is next: are its arguments whole?
     #[cold]
     fn join_call(self: &Rc<Self>) {
-        let Some((source, kind, head)) = self.calls.call_in_pieces.get() else { return };
-        let Some(args) = self.seat.landing().take_whole(source, OF_ARGS | u64::from(head.id)) else { return };
+        let Some((caller, kind, head)) = self.calls.call_in_pieces.get() else { return };
+        let Some(args) = self.seat.landing().take_whole(caller.rank, OF_ARGS | u64::from(head.id)) else { return };
         self.calls.call_in_pieces.set(None);
-        if self.calls.is_choked() || !self.run_call(source, kind, head, &args) {
-            self.keep_waiting(source, kind, head, args);
+        if self.calls.is_choked() || !self.run_call(caller, kind, head, &args) {
+            self.keep_waiting(caller, kind, head, args);
         }
     }
 
     #[inline]
     fn call_arrived(self: &Rc<Self>, letter: Letter<'_>) {
-        let (source, kind) = (letter.source(), letter.kind());
+        let (caller, kind) = (letter.caller(), letter.kind());
         match kind {
             CALL | TELL => {
                 let (head, args) = letter.open::<Head>();
-                if self.calls.is_choked() || !self.run_call(source, kind, head, args) {
-                    self.keep_waiting(source, kind, head, args.to_vec());
+                if self.calls.is_choked() || !self.run_call(caller, kind, head, args) {
+                    self.keep_waiting(caller, kind, head, args.to_vec());
                 }
             }
             CALL_IN_PIECES | TELL_IN_PIECES => {
                 let (head, _) = letter.open::<Head>();
                 drop(letter);
                 let kind = if kind == CALL_IN_PIECES { CALL } else { TELL };
-                self.calls.call_in_pieces.set(Some((source, kind, head)));
+                self.calls.call_in_pieces.set(Some((caller, kind, head)));
                 self.join_call();
             }
             FREE => {
@@ -646,21 +645,24 @@ impl Inner {
                 drop(letter);
                 let offset = u64::from(function) << 32 | u64::from(run);
                 if let Err(why) = self.free_here(offset) {
-                    fail::end_with(format!("rank {source}: free: {why}, says {}", self.rank));
+                    fail::end_with(format!("rank {}: free: {why}, says {}", caller.rank, self.rank));
                 }
-                self.seat.call_ended(source);
+                self.seat.call_ended(caller);
             }
-            _ => fail::end_with(format!("{}: a call of kind {kind} from rank {source}, which there is not", self.rank)),
+            _ => fail::end_with(format!(
+                "{}: a call of kind {kind} from rank {}, which there is not",
+                self.rank, caller.rank
+            )),
         }
     }
 
-    fn keep_waiting(&self, source: usize, kind: u16, head: Head, args: Vec<u8>) {
-        self.calls.waiting.borrow_mut().push_back(Waiting { source, kind, head, args });
+    fn keep_waiting(&self, caller: Caller, kind: u16, head: Head, args: Vec<u8>) {
+        self.calls.waiting.borrow_mut().push_back(Waiting { caller, kind, head, args });
     }
 
     /// Runs a call and sends its result; false if its object is in use.
     #[inline(always)]
-    fn run_call(self: &Rc<Self>, source: usize, kind: u16, head: Head, args: &[u8]) -> bool {
+    fn run_call(self: &Rc<Self>, caller: Caller, kind: u16, head: Head, args: &[u8]) -> bool {
         let mut out = self.calls.scratch.take();
         let run = self.image.address(head.run).zip(self.image.address(head.function));
         let ran = match run {
@@ -675,7 +677,7 @@ impl Inner {
         let busy = matches!(ran, Ran::Busy);
         if !busy {
             self.calls.served.set(self.calls.served.get() + 1);
-            self.answer_call(source, kind, head.id, ran, &out);
+            self.answer_call(caller, kind, head.id, ran, &out);
         }
         // What a large result needed is not kept.
         if out.capacity() <= LARGE {
@@ -685,23 +687,23 @@ impl Inner {
     }
 
     #[inline(always)]
-    fn answer_call(self: &Rc<Self>, source: usize, kind: u16, id: u32, ran: Ran, out: &[u8]) {
+    fn answer_call(self: &Rc<Self>, caller: Caller, kind: u16, id: u32, ran: Ran, out: &[u8]) {
         let call = u64::from(id);
         match ran {
             _ if kind == TELL => {
-                self.seat.call_ended(source);
+                self.seat.call_ended(caller);
                 if let Ran::Failed(why) = ran {
-                    let me = self.rank;
+                    let (me, source) = (self.rank, caller.rank);
                     fail::end_with(format!("{me}: a function that rank {source} told it to run failed: {why}"));
                 }
             }
             Ran::Failed(why) => {
                 let text = &why.as_bytes()[..why.len().min(LARGE)];
-                self.seat.send_result(source, FAILED, &call, text);
+                self.seat.send_result(caller, FAILED, &call, text);
             }
-            _ if out.len() <= LARGE => self.seat.send_result(source, VALUE, &call, out),
+            _ if out.len() <= LARGE => self.seat.send_result(caller, VALUE, &call, out),
             _ => {
-                let result = LongResult { to: Rank(source as u32), id, bytes: out.to_vec(), gone: 0 };
+                let result = LongResult { caller, id, bytes: out.to_vec(), gone: 0 };
                 self.calls.results_bytes.set(self.calls.results_bytes.get() + out.len());
                 self.calls.results.borrow_mut().push_back(result);
             }

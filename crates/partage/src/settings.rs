@@ -6,6 +6,8 @@ use crate::profile::{self, Found};
 use crate::{Error, Result};
 use partage_boot::HEARTBEAT;
 use partage_conduit::ofi::endpoint::demands::Demands;
+use partage_conduit::credits::Mode;
+use partage_conduit::ofi::rma::TOKENS;
 use partage_conduit::ofi::signal::Ways;
 use partage_conduit::shm::Fences;
 use std::time::Duration;
@@ -24,7 +26,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 27] = [
+const TABLE: [(&str, &str, &str); 31] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -80,6 +82,17 @@ const TABLE: [(&str, &str, &str); 27] = [
         "1G",
         "private memory of a process that stays registered with a network that wants that, as far as programs ask for it: 16M or more",
     ),
+    (
+        "PARTAGE_AM_MEMORY",
+        "32M, or what is needed",
+        "memory that messages of other nodes may take in a process until they have been dealt with, e.g. 8M or 1G",
+    ),
+    (
+        "PARTAGE_CREDITS",
+        "dynamic",
+        "how it is divided: dynamic (a little for each rank of another node, the rest is lent), or static (equally)",
+    ),
+    ("PARTAGE_PUTS_UNDER_WAY", "256", "puts and gets that a rank may have under way to other nodes, 1 to 256"),
     (
         "PARTAGE_COLL",
         "the built-in table",
@@ -172,6 +185,9 @@ pub(crate) struct Settings {
     pub signals: Ways,
     pub registered: Option<u64>,
     pub demands: Demands,
+    pub am_memory: Option<u64>,
+    pub credits: Mode,
+    pub puts_under_way: Option<usize>,
     pub table: Option<Table>,
     pub check: bool,
     pub hang_after: Option<Duration>,
@@ -219,6 +235,20 @@ impl Settings {
         };
         let demands = get(DEMANDS).map(|v| v.parse::<Demands>()).transpose();
         let demands = demands.map_err(|why| Error::config(format!("{DEMANDS}: {why}")))?.unwrap_or_default();
+        let am_memory = match get("PARTAGE_AM_MEMORY") {
+            None => None,
+            Some(v) => {
+                let n = size(&v).filter(|n| (1 << 18..=1 << 37).contains(n));
+                Some(n.ok_or_else(|| bad("PARTAGE_AM_MEMORY", &v, "a size from 256K to 128G, such as 8M or 1G"))?)
+            }
+        };
+        let puts_under_way = match get("PARTAGE_PUTS_UNDER_WAY") {
+            None => None,
+            Some(v) => {
+                let n = v.trim().parse().ok().filter(|n| (1..=TOKENS).contains(n));
+                Some(n.ok_or_else(|| bad("PARTAGE_PUTS_UNDER_WAY", &v, &format!("a number from 1 to {TOKENS}")))?)
+            }
+        };
         let test_procs = match get("PARTAGE_TEST").as_deref() {
             None | Some("threads") => None,
             Some("procs") => Some(None),
@@ -271,6 +301,12 @@ impl Settings {
             },
             registered,
             demands,
+            am_memory,
+            puts_under_way,
+            credits: match one_of("PARTAGE_CREDITS", &["dynamic", "static"])? {
+                Some(1) => Mode::Static,
+                _ => Mode::Dynamic,
+            },
             table: match get("PARTAGE_COLL") {
                 None => None,
                 Some(v) => match v.parse::<Table>() {
@@ -355,6 +391,9 @@ mod tests {
         }
         assert_eq!(with("PARTAGE_REGISTERED", "2G").unwrap().registered, Some(2 << 30));
         assert!(with(DEMANDS, "local,virt_addr").unwrap().demands.any() && with(DEMANDS, "locale").is_err());
+        assert_eq!(with("PARTAGE_AM_MEMORY", "8M").unwrap().am_memory, Some(8 << 20));
+        assert_eq!(with("PARTAGE_CREDITS", "static").unwrap().credits, Mode::Static);
+        assert_eq!(with("PARTAGE_PUTS_UNDER_WAY", "32").unwrap().puts_under_way, Some(32));
         assert_eq!(with("PARTAGE_TEST", "procs=3").unwrap().test_procs, Some(Some(3)));
     }
 
@@ -377,6 +416,11 @@ mod tests {
             ("PARTAGE_SIGNAL", "smoke"),
             ("PARTAGE_REGISTERED", "1M"),
             ("PARTAGE_REGISTERED", "none"),
+            ("PARTAGE_AM_MEMORY", "255K"),
+            ("PARTAGE_AM_MEMORY", "1T"),
+            ("PARTAGE_CREDITS", "none"),
+            ("PARTAGE_PUTS_UNDER_WAY", "0"),
+            ("PARTAGE_PUTS_UNDER_WAY", "257"),
         ] {
             let e = with(name, value).unwrap_err();
             assert!(e.to_string().starts_with(&format!("{name}={value}: must be ")), "{e}");

@@ -12,6 +12,7 @@
 mod am;
 mod atomics;
 pub mod coll;
+mod flood;
 mod floor;
 mod locks;
 pub mod measure;
@@ -177,7 +178,7 @@ static AM: [Figure; 20] = [
 ];
 
 /// Those of `bench network`.
-static NETWORK: [Figure; 15] = [
+static NETWORK: [Figure; 16] = [
     job("net_put_8", 2, Apart, "us", Limit::Ratio(1.15), network::put_8),
     job("net_get_8", 2, Apart, "us", Limit::Ratio(1.15), network::get_8),
     job("net_am_short_rtt", 2, Apart, "us", Limit::Ratio(1.2), network::am_short_rtt),
@@ -193,6 +194,7 @@ static NETWORK: [Figure; 15] = [
     job("net_put_64k_register", 2, Registering, "us", Limit::Ratio(1.0), register::put::<{ 64 << 10 }>),
     job("net_put_256k_register", 2, Registering, "us", Limit::Ratio(1.0), register::put::<{ 256 << 10 }>),
     job("net_put_1m_register", 2, Registering, "us", Limit::Ratio(1.0), register::put::<{ 1 << 20 }>),
+    Figure { unit: "×", ..driver("net_am_flood", Limit::Value(1.25), flood::slowdown) }.most(3),
 ];
 
 /// Those of `bench signal`.
@@ -713,6 +715,7 @@ pub fn rank(options: RankOptions) -> i32 {
         "hog" => ranks::hog(),
         "empty" => partage::run(|_| ()),
         model::RANK => return model::rank(out),
+        flood::RANK => flood::rank(out),
         "embedded" => {
             let start = Instant::now();
             let ended = partage::Launch::new().ranks(16).run(|_| ()).map_err(|e| e.to_string());

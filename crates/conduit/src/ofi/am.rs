@@ -3,14 +3,24 @@
 //! in them, see docs/decisions.md.)
 //!
 //! # Credits and ends
-//! A rank may have [`WINDOW`] requests under way to a process, and as many calls to a rank. A message ends by its reply, which the source
+//! A request to a process or a call to a rank costs [credits](crate::credits) of its length, and has them until it has ended. Everything is counted
+//! in credits. A message ends by its reply, which the source
 //! counts when it has handled it (`got`), or without one, which the target counts (`ended`) and tells: with the next reply
 //! to that source, or in a message of its own when it has looked through what had come. Told is the whole count, so what is
 //! told twice or overtaken does no harm. A rank is quiet when it has sent as many as have been told and got.
+//! Loans and recalls are told together with what has ended, needs and returns in messages of their own
+//! (`CREDIT`). None of these takes credits: there is one for each message that has ended, or for each change of a loan.
+//!
+//! # What a process has to keep for others
+//! Of requests and calls, what their credits stand for: at most [`Settings::am_memory`](super::Settings::am_memory), besides the
+//! receive buffers, however little the process serves them. Of replies that find no room in the network, [`KEPT`] bytes and one reply for each
+//! thread: while there are more, requests are put aside (they have their credits) and calls are not taken. Replies and results to its own ranks are what these have
+//! asked for. Long arguments and results of calls come in pieces, and are joined outside: one at a time of a rank.
 //!
 //! # Replies never wait
-//! What finds no room in the network is kept and sent later, by whoever makes progress. Sources' windows bound how much
-//! that is.
+//! What finds no room in the network is kept and sent later, by whoever makes progress. Reading never stops meanwhile, whatever is kept:
+//! replies, and what is told of ends and loans, are always taken, and taking them sends nothing that has to be waited for. So what a
+//! process keeps goes as soon as its target reads, which does not depend on whether anything else goes.
 //!
 //! # Order
 //! libfabric begins to receive what one endpoint sends another in order, but long messages may be complete later than short
@@ -23,6 +33,7 @@ use super::letters::{FarLetter, FarLetters};
 use super::local::Describe;
 use super::{Net, Seat, raise};
 use crate::am::{ARGS, Arrival, Body, Way};
+use crate::credits::{Cost, Lack, Lender, MOST, Purse, Tell, UNIT};
 use crate::meeting::{Digest, ROUNDS};
 use crate::pool::LARGE;
 use crate::ranks::Ranks;
@@ -30,19 +41,22 @@ use crate::record::Site;
 use crate::shm::mail::{AM, CALL};
 use crate::shm::{self, Node};
 use crate::wait::{Aborted, Step};
-use bytemuck::{Pod, Zeroable, bytes_of};
+use bytemuck::bytes_of;
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Messages of one net that a rank may have under way to a process.
-pub const WINDOW: u32 = 128;
 /// So many messages that have ended are not kept from their sources.
-pub(super) const UNTOLD: u32 = WINDOW / 8;
+pub(super) const UNTOLD: u32 = 16;
+/// Who has sent nothing while so many other messages came to its lane lends its loans to others.
+const IDLE: u32 = 512;
+/// Bytes of replies that are kept before requests are put aside.
+pub const KEPT: usize = 4 << 20;
 /// The longest message.
-pub const LONGEST: usize = size_of::<Head>() + ARGS + LARGE;
+pub const LONGEST: usize = size_of::<Wire>() + ARGS + LARGE;
+const _: () = assert!(LONGEST <= UNIT * MOST as usize);
 /// Receive buffers. What comes when all are in use waits in the network.
 pub(super) const BUFFERS: usize = 64;
 /// How long a provider may take to accept them all.
@@ -55,20 +69,53 @@ const INJECTED: usize = 128;
 /// More messages of a source cannot be under way to a process.
 const MOST_EARLY: u32 = 1 << 24;
 
-/// What goes before a message.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
+/// What goes before a message: the job's secret, and its [`Head`].
+type Wire = [u64; 3];
+
+/// What a message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Head {
-    nonce: u32,
     source: u32,
+    /// Of a request or call: its source found too few credits before.
+    wants: bool,
     target: u32,
-    /// Of a request or call: its number among those of its source and net to this process. Of an answer: so many of the
+    handler: u16,
+    /// Of a request or call: its number among those of its source and net to this process. Of an answer: so many credits of the
     /// target's messages to the source's process have ended without a reply.
     number: u32,
-    handler: u16,
-    kind: u8,
-    args: u8,
     payload: u32,
+    args: u8,
+    kind: u8,
+    /// Of a request or call, and of its answer.
+    cost: Cost,
+}
+
+/// Ranks have numbers below this.
+const RANKS: u32 = 1 << 23;
+
+impl Head {
+    fn to_wire(self, nonce: u64) -> Wire {
+        let ranks = u64::from(self.source) | u64::from(self.wants) << 23 | u64::from(self.target) << 24;
+        let lengths = u64::from(self.payload) | u64::from(self.args) << 17;
+        let what = u64::from(self.kind) << 24 | u64::from(self.cost.class()) << 28;
+        [nonce, ranks | u64::from(self.handler) << 48, (lengths | what) << 32 | u64::from(self.number)]
+    }
+
+    /// None if the cost is none.
+    fn from_wire([_, ranks, rest]: Wire) -> Option<Head> {
+        let what = (rest >> 32) as u32;
+        Some(Head {
+            source: ranks as u32 % RANKS,
+            wants: ranks >> 23 & 1 == 1,
+            target: (ranks >> 24) as u32 & 0xff_ffff,
+            handler: (ranks >> 48) as u16,
+            number: rest as u32,
+            payload: what & 0x1_ffff,
+            args: (what >> 17) as u8 & 0x7f,
+            kind: (what >> 24) as u8 & 0xf,
+            cost: Cost::from_class((what >> 28) as u8)?,
+        })
+    }
 }
 
 const REQUEST: u8 = 0;
@@ -79,14 +126,18 @@ const ENDED: u8 = 4;
 const MEET: u8 = 5;
 const HELLO: u8 = 6;
 const HELLO_BACK: u8 = 7;
+/// A source tells of what it has returned, and needs.
+const CREDIT: u8 = 8;
 
 /// What a process keeps for one of its ranks; any of its threads may use it.
 #[derive(Debug)]
 pub(super) struct Desk {
-    /// Messages that ended without a reply, as far as was told: requests by process, calls by rank.
+    /// What ended without a reply, as far as was told: requests by process, calls by rank.
     silent: [Box<[AtomicU32]>; 2],
     /// The same for those that were replied to, as soon as the reply was handled.
     got: [Box<[AtomicU32]>; 2],
+    /// What it may send, and what it was granted at first.
+    purses: [Box<[(Purse, u32)]>; 2],
     /// How often the rank has looked.
     pub polls: AtomicU64,
     /// Calls to it, and results of its own.
@@ -94,10 +145,12 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub fn new(processes: usize, ranks: usize) -> Desk {
-        let counts = |n| (0..n).map(|_| AtomicU32::new(0)).collect();
-        let both = || [counts(processes), counts(ranks)];
-        Desk { silent: both(), got: both(), polls: AtomicU64::new(0), letters: FarLetters::default() }
+    /// By process, and by rank: how many credits it is granted.
+    pub fn new(grants: [&[u32]; 2]) -> Desk {
+        let counts = || grants.map(|g| g.iter().map(|_| AtomicU32::new(0)).collect());
+        let purses = grants.map(|g| g.iter().map(|&grant| (Purse::new(grant), grant)).collect());
+        let (polls, letters) = Default::default();
+        Desk { silent: counts(), got: counts(), purses, polls, letters }
     }
 
     fn over(&self, net: usize, whose: usize) -> u32 {
@@ -113,7 +166,13 @@ fn whose(ranks: &Ranks, net: usize, rank: usize) -> usize {
 /// What a process counts for a source on another node.
 #[derive(Debug, Default)]
 pub(super) struct Account {
+    /// Credits of what has ended without a reply.
     ended: AtomicU32,
+    /// Credits that were lent to it and recalled.
+    lent: AtomicU32,
+    recalled: AtomicU32,
+    /// How many messages its lane had had when its last one came. Used by whoever reads the queue.
+    seen: AtomicU32,
     /// How many slots of its FIFO have been emptied.
     pub emptied: AtomicU64,
     /// Is it among those that are to be told?
@@ -124,6 +183,15 @@ pub(super) struct Account {
 
 /// Messages that have come before others that were sent earlier, by source, net and number.
 pub(super) type Early = BTreeMap<(u32, usize, u32), Vec<u8>>;
+
+/// A message for which there was no room.
+#[derive(Debug)]
+pub(super) struct Kept {
+    process: usize,
+    head: Head,
+    args: Box<[u8]>,
+    payload: Box<[u8]>,
+}
 
 /// A buffer that one message is received into.
 #[derive(Debug)]
@@ -265,18 +333,18 @@ impl Net {
 
     fn head(&self, kind: u8, source: usize, target: usize, handler: u16) -> Head {
         let (source, target) = (source as u32, target as u32);
-        Head { nonce: self.nonce, source, target, number: 0, handler, kind, args: 0, payload: 0 }
+        Head { source, target, handler, kind, ..Head::default() }
     }
 
     /// Sends a message if there is room.
     fn post(&self, process: usize, head: Head, args: &[u8], payload: &[u8]) -> bool {
         assert!(args.len() <= ARGS && payload.len() <= LARGE, "{} bytes in a message", payload.len());
         let head = Head { args: args.len() as u8, payload: payload.len() as u32, ..head };
-        let from = size_of::<Head>() + args.len().next_multiple_of(8);
+        let from = size_of::<Wire>() + args.len().next_multiple_of(8);
         let len = (from + payload.len()).next_multiple_of(8);
         let fill = |bytes: &mut [u8]| {
-            bytes[..size_of::<Head>()].copy_from_slice(bytes_of(&head));
-            bytes[size_of::<Head>()..][..args.len()].copy_from_slice(args);
+            bytes[..size_of::<Wire>()].copy_from_slice(bytes_of(&head.to_wire(self.nonce)));
+            bytes[size_of::<Wire>()..][..args.len()].copy_from_slice(args);
             bytes[from..][..payload.len()].copy_from_slice(payload);
         };
         let peer = self.peers[process].expect("a process of another node");
@@ -326,11 +394,16 @@ impl Net {
         if self.post(process, head, args, payload) {
             return;
         }
-        let head = Head { args: args.len() as u8, payload: payload.len() as u32, ..head };
-        let bytes = [bytes_of(&head), args, payload].concat();
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push_back((process, bytes));
+        self.kept_bytes.fetch_add(payload.len(), Relaxed);
+        kept.push_back(Kept { process, head, args: args.into(), payload: payload.into() });
         self.kept_count.store(kept.len(), Release);
+    }
+
+    /// Is so much kept that nothing may run that might reply?
+    #[inline]
+    pub(super) fn is_choked(&self) -> bool {
+        self.kept_bytes.load(Relaxed) > KEPT
     }
 
     /// Sends what was kept; true if any of it went.
@@ -341,54 +414,91 @@ impl Net {
         let Ok(mut kept) = self.kept.try_lock() else { return false };
         let (before, mut full) = (kept.len(), vec![]);
         for _ in 0..before {
-            let Some((process, bytes)) = kept.pop_front() else { break };
-            if full.contains(&process) {
-                kept.push_back((process, bytes));
-                continue;
-            }
-            let (head, rest) = bytes.split_at(size_of::<Head>());
-            let head: Head = bytemuck::pod_read_unaligned(head);
-            let (args, payload) = rest.split_at(head.args.into());
-            if !self.post(process, head, args, payload) {
-                full.push(process);
-                kept.push_back((process, bytes));
+            let Some(k) = kept.pop_front() else { break };
+            if full.contains(&k.process) {
+                kept.push_back(k);
+            } else if self.post(k.process, k.head, &k.args, &k.payload) {
+                self.kept_bytes.fetch_sub(k.payload.len(), Relaxed);
+            } else {
+                full.push(k.process);
+                kept.push_back(k);
             }
         }
         self.kept_count.store(kept.len(), Release);
         kept.len() < before
     }
 
-    /// Replies to `to` for `from`, a rank of this process.
+    /// Puts a request aside while nothing may reply; false if it may run.
+    pub(super) fn put_aside(&self, message: &Message<'_>) -> bool {
+        if message.head.kind != REQUEST || !self.is_choked() {
+            return false;
+        }
+        let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
+        aside.push_back(message.to_bytes(self.nonce));
+        self.aside_count.store(aside.len(), Release);
+        true
+    }
+
+    /// One that was put aside, if it may run now.
+    pub(super) fn next_aside(&self) -> Option<Vec<u8>> {
+        if self.aside_count.load(Acquire) == 0 || self.is_choked() {
+            return None;
+        }
+        let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = aside.pop_front();
+        self.aside_count.store(aside.len(), Release);
+        next
+    }
+
+    /// Replies to `to` for `from`, a rank of this process; that ends a message of this cost.
     #[expect(clippy::too_many_arguments, reason = "what a message consists of")]
     pub(crate) fn answer(
         &self,
         ranks: &Ranks,
         net: usize,
         from: usize,
-        to: usize,
+        (to, cost): (usize, Cost),
         handler: u16,
         args: &[u8],
         payload: &[u8],
     ) {
         let kind = if net == AM { REPLY } else { RESULT };
-        let ended = self.accounts[self.account(net, from, to)].ended.load(Acquire);
-        let head = Head { number: ended, ..self.head(kind, from, to, handler) };
+        let number = self.accounts[self.account(net, from, to)].ended.load(Acquire);
+        let head = Head { number, cost, ..self.head(kind, from, to, handler) };
+        self.held.fetch_sub(cost.credits(), Relaxed);
         self.post_or_keep(ranks.place(to).0, head, args, payload);
+    }
+
+    /// The lane of messages to `target`, a rank of this process.
+    fn lane(&self, net: usize, target: usize) -> usize {
+        if net == AM { 0 } else { 1 + target - self.first }
     }
 
     /// Where messages of `source` to `target`, a rank of this process, are counted.
     fn account(&self, net: usize, target: usize, source: usize) -> usize {
-        let each = self.extents.len();
-        if net == AM { source } else { each * (1 + target - self.first) + source }
+        self.extents.len() * self.lane(net, target) + source
     }
 
-    /// `n` messages of `source` to `target`, a rank of this process, have ended without a reply; it will be told.
-    pub(crate) fn ended(&self, net: usize, target: usize, source: usize, n: u32) {
+    /// A message that costs so much has come.
+    pub(super) fn hold(&self, cost: Cost) {
+        let held = self.held.fetch_add(cost.credits(), Relaxed).wrapping_add(cost.credits());
+        if held > self.most_held.load(Relaxed) {
+            self.most_held.fetch_max(held, Relaxed);
+        }
+    }
+
+    /// A message of `source` to `target`, a rank of this process, has ended without a reply; it will be told.
+    pub(crate) fn ended(&self, net: usize, target: usize, source: usize, cost: Cost) {
         let at = self.account(net, target, source);
-        let account = &self.accounts[at];
-        account.ended.fetch_add(n, AcqRel);
-        self.untold.fetch_add(n, Relaxed);
-        if !account.listed.swap(true, AcqRel) {
+        self.accounts[at].ended.fetch_add(cost.credits(), AcqRel);
+        self.held.fetch_sub(cost.credits(), Relaxed);
+        self.untold.fetch_add(1, Relaxed);
+        self.list(at);
+    }
+
+    /// Who has this account is to be told of it.
+    fn list(&self, at: usize) {
+        if !self.accounts[at].listed.swap(true, AcqRel) {
             self.owing.lock().unwrap_or_else(PoisonError::into_inner).push(at);
             self.owed.fetch_add(1, Release);
         }
@@ -410,20 +520,54 @@ impl Net {
             let number = account.ended.load(Acquire);
             let (net, target) = if at < each { (AM, self.first) } else { (CALL, self.first + at / each - 1) };
             let head = Head { number, ..self.head(ENDED, target, source, net as u16) };
-            let emptied = account.emptied.load(Acquire);
-            let args = if emptied > 0 { bytes_of(&emptied) } else { &[] };
+            // A loan is read before what was recalled of it.
+            let (emptied, lent) = (account.emptied.load(Acquire), account.lent.load(Acquire));
+            let loans = u64::from(lent) | u64::from(account.recalled.load(Acquire)) << 32;
+            let args = [loans, emptied];
+            let args = if args == [0, 0] { &[] } else { bytes_of(&args) };
             self.post_or_keep(ranks.place(source).0, head, args, &[]);
         }
     }
 
-    /// Is there anything that nobody has been able to send yet?
-    pub(super) fn owes(&self) -> bool {
-        self.owed.load(Relaxed) | self.kept_count.load(Relaxed) | self.idle_count.load(Relaxed) != 0
+    /// Sources of a lane are to be told of their loans.
+    fn tell_of_loans(&self, lane: usize, tell: Vec<Tell>) {
+        for (source, lent, recalled) in tell {
+            let at = self.extents.len() * lane + source;
+            // Who reads the second has read the first, or a later one.
+            raise(&self.accounts[at].lent, lent);
+            raise(&self.accounts[at].recalled, recalled);
+            self.list(at);
+        }
     }
 
-    /// A reply or result from `source` to a rank of this process has been dealt with.
-    pub(crate) fn got(&self, ranks: &Ranks, net: usize, rank: usize, source: usize) {
-        self.desks[rank - self.first].got[net][whose(ranks, net, source)].fetch_add(1, Release);
+    fn lender(&self, lane: usize) -> MutexGuard<'_, Lender> {
+        self.lenders[lane].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Credits of a rank of this process, for messages to `to`, are free again.
+    fn bring(&self, ranks: &Ranks, net: usize, rank: usize, to: usize, credits: u32) {
+        let (purse, grant) = &self.desks[rank - self.first].purses[net][whose(ranks, net, to)];
+        if let Some(returned) = purse.bring(*grant, credits) {
+            self.say_returned(ranks, net, rank, to, returned);
+        }
+    }
+
+    #[cold]
+    fn say_returned(&self, ranks: &Ranks, net: usize, rank: usize, to: usize, returned: u32) {
+        let head = self.head(CREDIT, rank, to, net as u16);
+        self.post_or_keep(ranks.place(to).0, head, bytes_of(&[returned, 0]), &[]);
+    }
+
+    /// Is there anything that nobody has been able to send yet?
+    pub(super) fn owes(&self) -> bool {
+        let kept = self.kept_count.load(Relaxed) | self.aside_count.load(Relaxed);
+        self.owed.load(Relaxed) | kept | self.idle_count.load(Relaxed) != 0
+    }
+
+    /// A reply or result from `source` to a rank of this process, which answers a message of this cost, has been dealt with.
+    pub(crate) fn got(&self, ranks: &Ranks, net: usize, rank: usize, (source, cost): (usize, Cost)) {
+        self.desks[rank - self.first].got[net][whose(ranks, net, source)].fetch_add(cost.credits(), Release);
+        self.bring(ranks, net, rank, source, cost.credits());
     }
 
     /// Tells the first process of another node of a barrier.
@@ -442,15 +586,16 @@ impl Net {
 
     /// A message in a receive buffer, taken apart; none if it is not of this job.
     pub(super) fn read_message<'m>(&self, ranks: &Ranks, bytes: &'m [u8]) -> Option<Message<'m>> {
-        let message = Message::read(bytes)?;
-        let head = message.head;
-        let far = |rank: u32| (rank as usize) < ranks.count() && !ranks.is_near(rank as usize);
-        let for_one = head.kind <= ENDED;
-        let ours = head.nonce == self.nonce && far(head.source);
-        if ours {
-            self.heard.from(head.source as usize);
+        let message = Message::read(self.nonce, bytes).filter(|Message { head, .. }| {
+            let far = |rank: u32| (rank as usize) < ranks.count() && !ranks.is_near(rank as usize);
+            let for_one = head.kind <= ENDED || head.kind == CREDIT;
+            far(head.source) && (!for_one || ranks.mine().contains(&(head.target as usize)))
+        });
+        match &message {
+            Some(message) => self.heard.from(message.head.source as usize),
+            None => _ = self.strays.fetch_add(1, Relaxed),
         }
-        (ours && (!for_one || ranks.mine().contains(&(head.target as usize)))).then_some(message)
+        message
     }
 
     /// Is it this message's turn? If not it is kept.
@@ -463,11 +608,25 @@ impl Net {
                 self.broke(&format!("a message of rank {source} has the number {number}, which is not its turn"));
                 return false;
             }
-            early.insert((source, net, number), message.to_bytes());
+            early.insert((source, net, number), message.to_bytes(self.nonce));
             return false;
         }
         next.store(number.wrapping_add(1), Relaxed);
         true
+    }
+
+    /// A request or call is taken: its lane has had one more, and its source may want a loan.
+    fn was_sent(&self, net: usize, head: Head) {
+        let lane = self.lane(net, head.target as usize);
+        let now = self.taken[lane].load(Relaxed).wrapping_add(1);
+        self.taken[lane].store(now, Relaxed);
+        let accounts = &self.accounts[self.extents.len() * lane..];
+        accounts[head.source as usize].seen.store(now, Relaxed);
+        if head.wants {
+            let is_idle = |source: usize| now.wrapping_sub(accounts[source].seen.load(Relaxed)) > IDLE;
+            let tell = self.lender(lane).wants(head.source as usize, is_idle);
+            self.tell_of_loans(lane, tell);
+        }
     }
 
     /// The message after this one, if it came early.
@@ -486,12 +645,16 @@ impl Net {
     pub(super) fn take<'m>(&self, node: &Node, message: Message<'m>) -> Option<Message<'m>> {
         let Message { head, args, payload } = message;
         let (source, target) = (head.source as usize, head.target as usize);
+        if let Some(net) = message.net() {
+            self.was_sent(net, head);
+        }
         match head.kind {
             CALLED | RESULT => {
                 if head.kind == RESULT {
                     self.was_told(node.ranks(), CALL, target, source, head.number);
                 }
-                let letter = FarLetter { source, kind: head.handler, args: args.to_vec(), payload: payload.to_vec() };
+                let (args, payload) = (args.to_vec(), payload.to_vec());
+                let letter = FarLetter { source, cost: head.cost, kind: head.handler, args, payload };
                 self.leave_letter(node, target, head.kind == RESULT, letter);
                 None
             }
@@ -505,23 +668,39 @@ impl Net {
         let (source, target) = (head.source as usize, head.target as usize);
         match head.kind {
             REQUEST => {
-                if !run(node, target, source, head.handler, args, payload, Way::Far) {
-                    self.ended(AM, target, source, 1);
+                if !run(node, target, source, head.handler, args, payload, Way::Far(head.cost)) {
+                    self.ended(AM, target, source, head.cost);
                 }
                 node.ring(ranks.near(target));
             }
             REPLY => {
                 run(node, target, source, head.handler, args, payload, Way::None);
                 self.was_told(ranks, AM, target, source, head.number);
-                self.got(ranks, AM, target, source);
+                self.got(ranks, AM, target, (source, head.cost));
                 node.ring(ranks.near(target));
             }
             ENDED => {
-                self.was_told(ranks, usize::from(head.handler).min(CALL), target, source, head.number);
-                if let Ok(emptied) = bytemuck::try_pod_read_unaligned::<u64>(args) {
+                let net = usize::from(head.handler).min(CALL);
+                self.was_told(ranks, net, target, source, head.number);
+                if let Ok([loans, emptied]) = bytemuck::try_pod_read_unaligned::<[u64; 2]>(args) {
                     self.were_emptied(target, ranks.place(source).0, emptied);
+                    let (purse, grant) = &self.desks[target - self.first].purses[net][whose(ranks, net, source)];
+                    if let Some(returned) = purse.told(*grant, loans as u32, (loans >> 32) as u32) {
+                        self.say_returned(ranks, net, target, source, returned);
+                    }
                 }
                 node.ring(ranks.near(target));
+            }
+            CREDIT => {
+                let Ok([returned, need]) = bytemuck::try_pod_read_unaligned::<[u32; 2]>(args) else { return };
+                let lane = self.lane(usize::from(head.handler).min(CALL), target);
+                let mut lender = self.lender(lane);
+                let mut tell = lender.returned(source, returned);
+                if need > 0 {
+                    tell.extend(lender.needs(source, need));
+                }
+                drop(lender);
+                self.tell_of_loans(lane, tell);
             }
             MEET => {
                 let Ok([epoch, round]) = bytemuck::try_pod_read_unaligned::<[u64; 2]>(args) else { return };
@@ -545,7 +724,10 @@ impl Net {
     }
 
     fn was_told(&self, ranks: &Ranks, net: usize, rank: usize, source: usize, ended: u32) {
-        raise(&self.desks[rank - self.first].silent[net][whose(ranks, net, source)], ended);
+        let more = raise(&self.desks[rank - self.first].silent[net][whose(ranks, net, source)], ended);
+        if more > 0 {
+            self.bring(ranks, net, rank, source, more);
+        }
     }
 }
 
@@ -558,17 +740,18 @@ pub(super) struct Message<'m> {
 }
 
 impl<'m> Message<'m> {
-    /// Out of any bytes.
-    fn read(bytes: &'m [u8]) -> Option<Message<'m>> {
-        let (head, rest) = bytes.split_first_chunk::<{ size_of::<Head>() }>()?;
-        let head: Head = bytemuck::pod_read_unaligned(head);
+    /// Out of any bytes; none unless they begin with the secret and are as long as they say.
+    fn read(nonce: u64, bytes: &'m [u8]) -> Option<Message<'m>> {
+        let (wire, rest) = bytes.split_first_chunk::<{ size_of::<Wire>() }>()?;
+        let wire: Wire = bytemuck::pod_read_unaligned(wire);
+        let head = Head::from_wire(wire).filter(|_| wire[0] == nonce)?;
         let args = rest.get(..head.args.into()).filter(|args| args.len() <= ARGS)?;
         let payload = rest.get(args.len().next_multiple_of(8)..)?.get(..head.payload as usize)?;
         Some(Message { head, args, payload })
     }
 
     /// The net of a message that is taken in its turn.
-    fn net(&self) -> Option<usize> {
+    pub(super) fn net(&self) -> Option<usize> {
         match self.head.kind {
             REQUEST => Some(AM),
             CALLED => Some(CALL),
@@ -576,9 +759,14 @@ impl<'m> Message<'m> {
         }
     }
 
+    /// What it costs.
+    pub(super) fn cost(&self) -> Cost {
+        self.head.cost
+    }
+
     /// As it was received.
-    fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = [bytes_of(&self.head), self.args].concat();
+    fn to_bytes(self, nonce: u64) -> Vec<u8> {
+        let mut bytes = [bytes_of(&self.head.to_wire(nonce)), self.args].concat();
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         bytes.extend(self.payload);
         bytes
@@ -616,7 +804,7 @@ pub(super) fn run(
 
 impl Node {
     /// Replies to a rank of another node.
-    pub(crate) fn reply_far(&self, from: usize, to: usize, handler: u16, args: &[u8], payload: &[u8]) {
+    pub(crate) fn reply_far(&self, from: usize, to: (usize, Cost), handler: u16, args: &[u8], payload: &[u8]) {
         let net = self.net().expect("the request came by it");
         net.answer(self.ranks(), AM, from, to, handler, args, payload);
     }
@@ -635,31 +823,63 @@ impl Seat {
     ) -> bool {
         let (process, whose) = (ranks.place(to).0, whose(ranks, lane, to));
         let number = &self.numbers[lane][process];
-        if !self.has_room(net, lane, whose) {
+        let cost = Cost::of(size_of::<Wire>() + args.len().next_multiple_of(8) + payload.len());
+        if !self.takes(net, ranks, (lane, to), cost) {
             return false;
         }
-        let kind = if lane == AM { REQUEST } else { CALLED };
-        let head = Head { number: number.get(), ..net.head(kind, self.rank, to, handler) };
+        let (kind, wants) = (if lane == AM { REQUEST } else { CALLED }, self.wants[lane][whose].get());
+        let head = Head { number: number.get(), wants, cost, ..net.head(kind, self.rank, to, handler) };
         if !net.post(process, head, args, payload) {
+            self.gives(net, ranks, (lane, to), cost);
             return false;
         }
         self.is_at_it(net);
         number.set(number.get().wrapping_add(1));
-        self.has_sent(lane, whose);
+        self.wants[lane][whose].set(false);
+        self.has_sent(net, lane, whose, cost);
         true
     }
 
-    /// May one more be under way to this process, or of calls to this rank?
+    /// Takes the credits for a message; if there are too few, the target hears of it.
     #[inline]
-    pub(super) fn has_room(&self, net: &Net, lane: usize, whose: usize) -> bool {
-        self.sent[lane][whose].get().wrapping_sub(net.desks[self.i].over(lane, whose)) < WINDOW
+    pub(super) fn takes(&self, net: &Net, ranks: &Ranks, (lane, to): (usize, usize), cost: Cost) -> bool {
+        let (purse, grant) = &net.desks[self.i].purses[lane][whose(ranks, lane, to)];
+        let takes = purse.take(cost);
+        if !takes {
+            self.lacks(net, ranks, (lane, to), cost, (purse, *grant));
+        }
+        takes
     }
 
-    /// One more is.
+    /// Takes them back: it was not sent.
+    pub(super) fn gives(&self, net: &Net, ranks: &Ranks, (lane, to): (usize, usize), cost: Cost) {
+        net.bring(ranks, lane, self.rank, to, cost.credits());
+    }
+
+    /// The next message says that there were too few; if that would be none, another asks.
+    #[cold]
+    fn lacks(&self, net: &Net, ranks: &Ranks, (lane, to): (usize, usize), cost: Cost, (purse, grant): (&Purse, u32)) {
+        let (process, whose) = (ranks.place(to).0, whose(ranks, lane, to));
+        if !self.wants[lane][whose].replace(true) {
+            self.stalls.set(self.stalls.get() + 1);
+        }
+        let (Some(lack), asked) = (purse.lacks(grant, cost), &self.asked[lane][whose]) else { return };
+        let again = |before: Lack| before.lent != lack.lent || before.need < lack.need;
+        if asked.get().is_none_or(again) {
+            let head = net.head(CREDIT, self.rank, to, lane as u16);
+            if net.post(process, head, bytes_of(&[lack.returned, lack.need]), &[]) {
+                asked.set(Some(lack));
+                self.loans.set(self.loans.get() + 1);
+            }
+        }
+    }
+
+    /// One more message is under way to this process, or of calls to this rank.
     #[inline]
-    pub(super) fn has_sent(&self, lane: usize, whose: usize) {
+    pub(super) fn has_sent(&self, net: &Net, lane: usize, whose: usize, cost: Cost) {
+        net.desks[self.i].purses[lane][whose].0.gone(cost);
         let sent = &self.sent[lane][whose];
-        sent.set(sent.get().wrapping_add(1));
+        sent.set(sent.get().wrapping_add(cost.credits()));
         self.total.set(self.total.get() + 1);
         if !self.listed[lane][whose].replace(true) {
             self.not_quiet.borrow_mut().push((lane, whose));
@@ -709,6 +929,7 @@ mod tests {
     /// What bytes say, they have; whatever they are.
     #[test]
     fn messages_of_any_bytes_are_understood_or_refused() {
+        const SECRET: u64 = 0x0123_4567_89ab_cdef;
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
         let mut random = move || {
             seed ^= seed << 13;
@@ -720,17 +941,22 @@ mod tests {
         for _ in 0..100_000 {
             let mut words: Vec<u64> = (0..random() % 20).map(|_| random()).collect();
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-            if bytes.len() >= size_of::<Head>() && random() % 4 > 0 {
-                // Lengths that may fit.
-                bytes[19] = random() as u8 % 80;
-                bytes[20..24].copy_from_slice(&(random() as u32 % 100).to_le_bytes());
+            if bytes.len() >= size_of::<Wire>() && random() % 4 > 0 {
+                // Lengths that may fit, and mostly a cost.
+                let lengths = random() % 100 | (random() % 80) << 17 | (random() % 16) << 24 | (random() % 11) << 28;
+                bytes[20..24].copy_from_slice(&(lengths as u32).to_le_bytes());
+            }
+            if bytes.len() >= size_of::<Wire>() && random() % 8 > 0 {
+                bytes[..8].copy_from_slice(bytes_of(&SECRET));
             }
             let bytes = &bytes[..bytes.len() - (random() as usize % 8).min(bytes.len())];
-            match Message::read(bytes) {
+            match Message::read(SECRET, bytes) {
                 Some(message) => {
-                    let again = message.to_bytes();
-                    let again = Message::read(&again).expect("as it was received");
-                    assert_eq!((again.args, again.payload), (message.args, message.payload));
+                    assert_eq!(bytes[..8], SECRET.to_ne_bytes());
+                    assert!(Message::read(SECRET ^ 1 << (random() % 64), bytes).is_none(), "another's is not ours");
+                    let again = message.to_bytes(SECRET);
+                    let again = Message::read(SECRET, &again).expect("as it was received");
+                    assert_eq!((again.head, again.args, again.payload), (message.head, message.args, message.payload));
                     assert!(message.args.len() <= ARGS && message.payload.len() <= bytes.len());
                     read += 1;
                 }
@@ -748,9 +974,17 @@ mod tests {
         }
         let provider = std::env::var("PARTAGE_PROVIDER").ok();
         let asked = Asked { provider, source: Some("127.0.0.1".into()), ..Asked::default() };
-        let (ranks, hello) = (Ranks::new(&[1, 1], &[0, 1], 0), Hello { nonce: 1 });
+        let hello = Hello { nonce: 1, serves: 1, memory: super::super::AM_MEMORY, lends: 1 };
+        let ranks = Ranks::new(&[1, 1], &[0, 1], 0);
         let (peers, addresses) = (vec![None; 2], vec![String::new(); 2].into());
-        Some(Net::new(Endpoint::open(&asked).unwrap(), peers, addresses, hello, (&ranks, 1 << 30), Settings::default()))
+        Some(Net::new(
+            Endpoint::open(&asked).unwrap(),
+            peers,
+            addresses,
+            &[hello; 2],
+            (&ranks, 1 << 30),
+            Settings::default(),
+        ))
     }
 
     #[test]
@@ -765,8 +999,87 @@ mod tests {
 
     #[test]
     fn a_short_message_with_usual_arguments_can_be_injected() {
-        assert_eq!(size_of::<Head>(), 24);
+        assert_eq!(size_of::<Wire>(), 24);
         // 64 bytes is what tcp of 1.17 injects.
-        assert!(size_of::<Head>() + 40 <= 64);
+        assert!(size_of::<Wire>() + 40 <= 64);
+    }
+
+    /// Long messages may be complete after short ones that were sent later: whatever the order, each is taken in its turn, and once.
+    #[test]
+    fn messages_are_taken_in_the_order_in_which_they_were_sent() {
+        let Some(net) = alone() else { return };
+        let (ranks, mut seed) = (Ranks::new(&[1, 1], &[0, 1], 0), 99u64);
+        let mut random = move |n: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) as usize % n
+        };
+        const EACH: u32 = 40;
+        let mut early = Early::new();
+        for round in 0..50 {
+            let numbers = round * EACH..(round + 1) * EACH;
+            let mut arriving: Vec<(u8, u32)> = numbers.clone().flat_map(|n| [(REQUEST, n), (CALLED, n)]).collect();
+            let mut taken = [vec![], vec![]];
+            while !arriving.is_empty() {
+                let (kind, number) = arriving.swap_remove(random(arriving.len()));
+                let payload = vec![number as u8; random(3000)];
+                let head = Head { number, payload: payload.len() as u32, ..net.head(kind, 1, 0, 5) };
+                let bytes = Message { head, args: &[], payload: &payload }.to_bytes(net.nonce);
+                let message = net.read_message(&ranks, &bytes).unwrap();
+                let mut take = |message: &Message<'_>| {
+                    assert!(message.payload.iter().all(|&b| b == message.head.number as u8));
+                    taken[message.net().unwrap()].push(message.head.number);
+                };
+                if net.is_next(&mut early, &message) {
+                    take(&message);
+                    while let Some(bytes) = net.next_early(&mut early, &message) {
+                        take(&net.read_message(&ranks, &bytes).unwrap());
+                    }
+                }
+            }
+            assert!(early.is_empty());
+            assert!(taken.iter().all(|t| t.iter().copied().eq(numbers.clone())), "{taken:?}");
+        }
+        // One that was taken before comes again.
+        let bytes = Message { head: net.head(REQUEST, 1, 0, 5), args: &[], payload: &[] }.to_bytes(net.nonce);
+        assert!(!net.is_next(&mut early, &net.read_message(&ranks, &bytes).unwrap()) && early.is_empty());
+        assert!(net.why_broken().unwrap().contains("rank 1 has the number 0, which is not its turn"));
+    }
+
+    /// Nothing is read of what has not the secret, or is not between ranks that send each other messages.
+    #[test]
+    fn what_is_not_of_the_job_is_counted_and_dropped() {
+        let Some(net) = alone() else { return };
+        let ranks = Ranks::new(&[1, 1], &[0, 1], 0);
+        let read = |nonce: u64, head: Head| {
+            let bytes = Message { head, args: &[], payload: &[] }.to_bytes(nonce);
+            net.read_message(&ranks, &bytes).is_some()
+        };
+        let good = net.head(REQUEST, 1, 0, 5);
+        assert!(read(net.nonce, good) && net.strays() == 0);
+        (0..64).for_each(|bit| assert!(!read(net.nonce ^ 1 << bit, good), "bit {bit}"));
+        assert!(!read(net.nonce, Head { source: 0, ..good }) && !read(net.nonce, Head { source: 2, ..good }));
+        assert!(!read(net.nonce, Head { target: 1, ..good }) && !read(net.nonce, Head { target: RANKS, ..good }));
+        assert!(!read(net.nonce, Head { kind: CREDIT, target: 7, ..good }));
+        assert_eq!(net.strays(), 69);
+    }
+
+    #[test]
+    fn heads_arrive_as_they_were() {
+        let most = Head {
+            source: RANKS - 1,
+            wants: true,
+            target: RANKS - 1,
+            handler: u16::MAX,
+            number: u32::MAX,
+            payload: LARGE as u32,
+            args: ARGS as u8,
+            kind: 15,
+            cost: Cost::of(LONGEST),
+        };
+        for head in [most, Head::default(), Head { wants: false, ..most }, Head { source: 0, args: 0, ..most }] {
+            let wire = head.to_wire(7);
+            assert_eq!((wire[0], Head::from_wire(wire)), (7, Some(head)));
+        }
+        assert_eq!(Head::from_wire([0, 0, 15 << 60]), None, "no message costs that");
     }
 }

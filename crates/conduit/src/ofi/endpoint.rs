@@ -714,10 +714,13 @@ impl Endpoint {
 /// So many keys that are taken already are tried before another.
 const TRIES: usize = 64;
 
-/// A number that nobody can guess.
+/// A number that nobody can guess, of the kernel's random source.
 pub(super) fn random() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::process::id())
+    let mut bytes = [0u8; 8];
+    // SAFETY: so many bytes can be written to.
+    let drawn = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    assert_eq!(drawn, 8, "getrandom gives so few bytes at once");
+    u64::from_ne_bytes(bytes)
 }
 
 /// Memory that was not registered.

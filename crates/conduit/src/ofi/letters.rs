@@ -14,13 +14,11 @@
 //! come.
 //!
 //! # Bounds
-//! A call is under way until it has been dealt with, or its result has. So no rank has more than [`WINDOW`] calls of
-//! any other here, nor more results; each is at most [`LONGEST`] bytes, on the heap.
-//!
-//! [`WINDOW`]: super::am::WINDOW
-//! [`LONGEST`]: super::am::LONGEST
+//! A call has its [credits](crate::credits) until it has ended: those to one rank take no more memory here than their lane has.
+//! Results are what the rank itself has called for.
 
 use super::{Net, Seat};
+use crate::credits::Cost;
 use crate::shm::Node;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -54,6 +52,8 @@ impl Turns {
 #[derive(Debug)]
 pub(crate) struct FarLetter {
     pub source: usize,
+    /// Of the call, also in its result.
+    pub cost: Cost,
     pub kind: u16,
     pub args: Vec<u8>,
     pub payload: Vec<u8>,
@@ -101,11 +101,11 @@ impl Seat {
     }
 
     /// The next call, or the next result; `others` says that there are some of this node too. Then they are taken in turn:
-    /// neither may starve the other.
+    /// neither may starve the other. There is no next call while too many replies wait for room in the network.
     #[inline]
     pub(crate) fn next_letter(&self, node: &Node, result: bool, others: bool) -> Option<FarLetter> {
         let letters = self.letters(node);
-        if letters.is_empty() {
+        if letters.is_empty() || !result && node.net().is_some_and(Net::is_choked) {
             return None;
         }
         if others && !self.turns.take(result) { None } else { letters.pop(result) }
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn calls_and_results_wait_apart_each_in_order() {
         let letters = FarLetters::default();
-        let letter = |kind| FarLetter { source: 7, kind, args: vec![], payload: vec![] };
+        let letter = |kind| FarLetter { source: 7, cost: Cost::LEAST, kind, args: vec![], payload: vec![] };
         assert!(letters.is_empty() && letters.pop(false).is_none());
         for kind in 0..6 {
             letters.push(kind % 2 == 1, letter(kind));

@@ -87,11 +87,14 @@ impl Net {
             self.end_if(|| self.take_data(node, data as u32));
         }
         for (buffer, message) in messages.iter_mut().filter_map(Option::take) {
-            self.handle_or_end(node, message);
+            if !self.put_aside(&message) {
+                self.handle_or_end(node, message);
+            }
             self.leave_buffer(buffer);
         }
         for bytes in late {
-            self.read_message(node.ranks(), &bytes).into_iter().for_each(|message| self.handle_or_end(node, message));
+            let message = self.read_message(node.ranks(), &bytes).filter(|message| !self.put_aside(message));
+            message.into_iter().for_each(|message| self.handle_or_end(node, message));
         }
     }
 
@@ -107,6 +110,9 @@ impl Net {
     fn settle_some(&self, node: &Node) -> bool {
         self.post_buffers();
         let sent = self.send_kept();
+        while let Some(bytes) = self.next_aside() {
+            self.read_message(node.ranks(), &bytes).into_iter().for_each(|message| self.handle_or_end(node, message));
+        }
         if self.untold.load(Relaxed) >= am::UNTOLD || !self.settings.thread {
             self.tell_ended(node.ranks());
         }
@@ -154,6 +160,7 @@ impl Net {
                 // SAFETY: its completion has just been read, and it is left by whoever has dealt with the message.
                 let bytes = unsafe { self.received(buffer, entry.len) };
                 let message = self.read_message(node.ranks(), bytes);
+                message.as_ref().filter(|m| m.net().is_some()).into_iter().for_each(|m| self.hold(m.cost()));
                 let message = message.filter(|message| self.is_next(early, message)).and_then(|message| {
                     let left = self.take(node, message);
                     while let Some(bytes) = self.next_early(early, &message) {

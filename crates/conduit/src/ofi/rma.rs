@@ -2,7 +2,7 @@
 //!
 //! A put is started with delivery completion: it is complete when any process's get finds the bytes, which is later than
 //! when its source may be reused. Each rank has [`TOKENS`] operations that can be under way; they bound what the completion
-//! queue must hold. They are numbered and taken in turn. Atomics of the network ([`super::atomic`]) are such operations too.
+//! queue must hold. A user may want fewer ([`Settings::puts_under_way`](super::Settings::puts_under_way)). They are numbered and taken in turn. Atomics of the network ([`super::atomic`]) are such operations too.
 //!
 //! # Memory ordering
 //! An operation's token belongs to its rank until it is posted, then to the network, until whoever reads its completion
@@ -263,7 +263,8 @@ impl Seat {
         let ops = &net.ops[self.i];
         let op = &ops.ops[number as usize % TOKENS];
         let under_way = self.bytes.get() - ops.bytes.load(Relaxed);
-        if op.busy.load(Acquire) || under_way > 0 && under_way + len as u64 > UNDER_WAY {
+        let too_many = number - ops.completed() >= net.settings.puts_under_way as u64;
+        if op.busy.load(Acquire) || too_many || under_way > 0 && under_way + len as u64 > UNDER_WAY {
             return false;
         }
         op.busy.store(true, Relaxed);

@@ -22,7 +22,7 @@
 //! queue looks at the FIFOs; since nothing wakes a sleeper, one that has FIFOs sleeps for a millisecond at most.
 //!
 //! # Ends
-//! A signal by data or FIFO is counted as a message without reply is: it takes a place in its source's window, and the
+//! A signal by data or FIFO is counted as a message without reply is: it costs a [credit](crate::credits), and the
 //! target tells when it has ended. So a rank that signals faster than its target takes waits, and a rank is quiet when all
 //! notices have been given.
 //!
@@ -40,6 +40,7 @@ use super::{Net, Seat, segment};
 use crate::am::{Arrival, Body, Handler, Way};
 use crate::bounce::{self, PAYLOAD, SLOT};
 use crate::contract::{At, Conduit, Failure};
+use crate::credits::Cost;
 use crate::record::Site;
 use crate::reference::{self, EXTENT_IS, FIFO, FIFO_IS, SIGNAL, TICKET};
 use crate::shm::mail::AM;
@@ -297,8 +298,8 @@ unsafe fn start_data(
     mine: Mine,
     (ticket, number): (u32, u32),
 ) -> Result<Started, Aborted> {
-    let (far, net) = seat.beyond();
-    let process = seat.node().ranks().place(at.rank as usize).0;
+    let ((far, net), ranks) = (seat.beyond(), seat.node().ranks());
+    let process = ranks.place(at.rank as usize).0;
     let (peer, remote) = (net.peers[process].expect("a process of another node"), net.remote(at).0);
     let bits = net.signals.number_bits;
     let ticket = (far.rank as u32) << TICKET_BITS | ticket;
@@ -306,14 +307,18 @@ unsafe fn start_data(
     let first = far.started.get();
     let mine = Cell::new(Some(mine));
     let post = || {
-        let posted = far.has_room(net, AM, process)
-            && far.try_transfer(net, process, (Direction::Put(src), len), &mine, |local, desc, context| {
-                // SAFETY: the context is ours, since the operation was not busy; the caller keeps the memory until it has
-                // completed.
-                unsafe { net.endpoint.write_data(peer, local, len, desc, remote, context, data) }
-            });
-        if posted {
-            far.has_sent(AM, process);
+        let (lane, cost) = ((AM, at.rank as usize), Cost::LEAST);
+        if !far.takes(net, ranks, lane, cost) {
+            return false;
+        }
+        let posted = far.try_transfer(net, process, (Direction::Put(src), len), &mine, |local, desc, context| {
+            // SAFETY: the context is ours, since the operation was not busy; the caller keeps the memory until it has
+            // completed.
+            unsafe { net.endpoint.write_data(peer, local, len, desc, remote, context, data) }
+        });
+        match posted {
+            true => far.has_sent(net, AM, process, cost),
+            false => far.gives(net, ranks, lane, cost),
         }
         posted
     };
@@ -340,14 +345,16 @@ fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], [what, n]: [u64; 2
         seat.request(site, at.rank, FIFO, &u64::from(slot), &[])?;
         return Ok(false);
     };
-    if asked.get(seat).is_none() || !far.has_room(net, AM, process) {
+    if asked.get(seat).is_none() {
         return Ok(false);
     }
     let filled = net.filled(far.i, process);
     let (Some(&there), Some(&desc)) = (filled.there.get(), filled.desc.as_ref()) else { return Ok(false) };
     let (i, ops) = ((book.filled % SLOTS as u64) as usize, &net.ops[far.i]);
     let is_empty = book.filled - filled.emptied.load(Acquire) < SLOTS as u64;
-    if !is_empty || book.filled >= SLOTS as u64 && !ops.is_done(book.ops[i]) {
+    let (lane, cost) = ((AM, at.rank as usize), Cost::LEAST);
+    let is_free = is_empty && (book.filled < SLOTS as u64 || ops.is_done(book.ops[i]));
+    if !is_free || !far.takes(net, ranks, lane, cost) {
         return Ok(false);
     }
     let image = filled.images[i].get();
@@ -363,7 +370,9 @@ fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], [what, n]: [u64; 2
     if posted {
         book.ops[i] = number;
         book.filled += 1;
-        far.has_sent(AM, process);
+        far.has_sent(net, AM, process, cost);
+    } else {
+        far.gives(net, ranks, lane, cost);
     }
     Ok(posted)
 }
@@ -443,9 +452,10 @@ impl Net {
         let Some((target, notice)) = stands_for else {
             return self.broke(&format!("a signal of rank {source} has a ticket that it did not ask for"));
         };
+        self.hold(Cost::LEAST);
         let arrival = Arrival::new(node, target, source, Body::Here(&[], &[]), Way::None);
         shm::signal::notify(&arrival, number, bits, notice);
-        self.ended(AM, target, source, 1);
+        self.ended(AM, target, source, Cost::LEAST);
         node.ring(node.ranks().near(target));
     }
 
@@ -471,7 +481,8 @@ impl Net {
                 let bytes = &bytemuck::cast_slice::<u64, u8>(&payload)[..said.len];
                 run(node, target, source, SIGNAL, bytes_of(&said.words), bytes, Way::None);
                 self.accounts[source].emptied.store(fifo.emptied, Release);
-                self.ended(AM, target, source, 1);
+                self.hold(Cost::LEAST);
+                self.ended(AM, target, source, Cost::LEAST);
                 node.ring(node.ranks().near(target));
                 any = true;
             }

@@ -427,6 +427,11 @@ impl Seat {
         self.far.as_ref().map_or((0, 0), |far| far.transfers())
     }
 
+    /// How often messages to other nodes found too few credits, and how often some were asked for.
+    pub fn far_stalls(&self) -> (u64, u64) {
+        self.far.as_ref().map_or((0, 0), |far| far.stalls())
+    }
+
     /// Signals to other nodes, by their way.
     pub fn far_signals(&self) -> ofi::signal::Counts {
         self.far.as_ref().map_or_else(Default::default, |far| far.signals())
@@ -436,6 +441,13 @@ impl Seat {
     #[inline]
     pub fn is_far(&self, at: At) -> bool {
         self.outlet.near.get(at.rank as usize).is_some_and(|&near| near == FAR)
+    }
+}
+
+impl Node {
+    /// Bytes that messages of other nodes may take in this process, the most that they have, and how many came that were not of this job.
+    pub fn far_memory(&self) -> (u64, u64, u64) {
+        self.net().map_or((0, 0, 0), |net| (net.memory().0, net.memory().1, net.strays()))
     }
 }
 
@@ -751,21 +763,24 @@ mod tests {
         );
         assert!(a.next_letter(true).is_none() && b.next_letter(true).is_none());
         let first = b.next_letter(false).unwrap();
-        assert_eq!((first.source(), first.kind(), first.open::<[u64; 2]>()), (0, 3, ([1, 2], &b"hello"[..])));
+        let (caller, kind) = (first.caller(), first.kind());
+        assert_eq!((caller.rank, kind, first.open::<[u64; 2]>()), (0, 3, ([1, 2], &b"hello"[..])));
         drop(first);
-        b.send_result(0, 9, &77u64, b"done");
+        b.send_result(caller, 9, &77u64, b"done");
         let second = b.next_letter(false).unwrap();
         assert_eq!((second.kind(), second.open::<()>().1), (4, &[7; 5000][..]));
+        let caller = second.caller();
         drop(second);
-        b.call_ended(0);
+        b.call_ended(caller);
         let own = a.next_letter(false).unwrap();
-        assert_eq!((own.source(), own.kind()), (0, 5));
-        a.call_ended(0);
+        assert_eq!((own.caller().rank, own.kind()), (0, 5));
+        a.call_ended(own.caller());
         let result = a.next_letter(true).unwrap();
-        assert_eq!((result.source(), result.kind(), result.open::<u64>()), (1, 9, (77, &b"done"[..])));
+        let caller = result.caller();
+        assert_eq!((caller.rank, result.kind(), result.open::<u64>()), (1, 9, (77, &b"done"[..])));
         drop(result);
         assert!(!a.is_quiet_to(1) && node.mail.letterbox(0).got[CALL][1].count() == 0);
-        a.result_ended(1);
+        a.result_ended(caller);
         assert!(a.quiet(SITE(), || false).is_ok() && b.next_letter(false).is_none());
     }
 

@@ -2,10 +2,11 @@
 //! of. They go by the [`CALL`] net, also to ranks of the same process; to other nodes by the network, which keeps those that
 //! have come until they are taken ([`crate::ofi::letters`]).
 //!
-//! A call is under way, and takes a place in its window, until [`Seat::call_ended`] at its target, or
+//! A call is under way, and takes a place in its window or has its credits, until [`Seat::call_ended`] at its target, or
 //! [`Seat::result_ended`] where it came from.
 
 use crate::am::{Arrival, Body, IN_BUFFER, Way};
+use crate::credits::Cost;
 use crate::ofi::letters::FarLetter;
 use crate::ranks::FAR;
 use crate::ring::{BATCH, Batch, Inlet, Message, WORDS};
@@ -27,6 +28,15 @@ enum LetterBody<'s> {
     Far(FarLetter),
 }
 
+/// The other end of a call, for whoever ends it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// Its rank.
+    pub rank: usize,
+    /// What the call cost, if it came from another node.
+    cost: Cost,
+}
+
 impl std::fmt::Debug for Letter<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "a letter from rank {} to rank {}", self.source, self.target)
@@ -35,8 +45,13 @@ impl std::fmt::Debug for Letter<'_> {
 
 impl Letter<'_> {
     /// Who sent it.
-    pub fn source(&self) -> usize {
-        self.source
+    #[inline(always)]
+    pub fn caller(&self) -> Caller {
+        let cost = match &self.body {
+            LetterBody::Near(..) => Cost::LEAST,
+            LetterBody::Far(letter) => letter.cost,
+        };
+        Caller { rank: self.source, cost }
     }
 
     /// What it is, as the sender said.
@@ -121,29 +136,32 @@ impl Seat {
         quiet
     }
 
-    /// A call from `source` has ended without a result.
+    /// A call has ended without a result.
     #[inline(always)]
-    pub fn call_ended(&self, source: usize) {
-        match self.outlet.near[source] {
-            FAR => self.beyond().1.ended(CALL, self.rank, source, 1),
+    pub fn call_ended(&self, caller: Caller) {
+        match self.outlet.near[caller.rank] {
+            FAR => self.beyond().1.ended(CALL, self.rank, caller.rank, caller.cost),
             near => self.node.mail.ended(CALL, self.near, near as usize, 1),
         }
     }
 
-    /// Sends the result of a call back to `source`; that ends the call.
+    /// Sends the result of a call back; that ends the call.
     #[inline(always)]
-    pub fn send_result<A: Pod>(&self, source: usize, kind: u16, args: &A, payload: &[u8]) {
-        match self.outlet.near[source] {
-            FAR => self.beyond().1.answer(&self.node.ranks, CALL, self.rank, source, kind, bytes_of(args), payload),
+    pub fn send_result<A: Pod>(&self, caller: Caller, kind: u16, args: &A, payload: &[u8]) {
+        match self.outlet.near[caller.rank] {
+            FAR => {
+                let (net, to) = (self.beyond().1, (caller.rank, caller.cost));
+                net.answer(&self.node.ranks, CALL, self.rank, to, kind, bytes_of(args), payload)
+            }
             near => self.node.answer(CALL, self.near, near as usize, kind, bytes_of(args), payload),
         }
     }
 
-    /// A result from `source` has been dealt with.
+    /// A result has been dealt with.
     #[inline(always)]
-    pub fn result_ended(&self, source: usize) {
-        match self.outlet.near[source] {
-            FAR => self.beyond().1.got(&self.node.ranks, CALL, self.rank, source),
+    pub fn result_ended(&self, caller: Caller) {
+        match self.outlet.near[caller.rank] {
+            FAR => self.beyond().1.got(&self.node.ranks, CALL, self.rank, (caller.rank, caller.cost)),
             near => self.own_letterbox().got[CALL][near as usize].one_more(true),
         }
     }
