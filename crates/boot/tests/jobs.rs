@@ -370,16 +370,36 @@ fn hosts() {
 
 #[test]
 fn under_mpich() {
-    let Some(output) = mpirun(3, "exchange") else {
-        println!("SKIPPED: mpirun.mpich is not installed");
+    foreign("mpirun.mpich", &[], "is Pmi1");
+}
+
+#[test]
+fn under_mpich_at_a_port() {
+    foreign("mpirun.mpich", &["-pmi-port"], "is Pmi1");
+}
+
+#[test]
+fn under_open_mpi() {
+    if let Err(why) = partage_boot::pmix_version() {
+        return println!("SKIPPED: {why}");
+    }
+    foreign("mpirun.openmpi", &["--allow-run-as-root", "--oversubscribe"], "is Pmix");
+}
+
+/// What a foreign launcher has to do for us.
+fn foreign(launcher: &str, options: &[&str], is: &str) {
+    let Some(output) = mpirun(launcher, options, 3, "exchange") else {
+        println!("SKIPPED: {launcher} is not installed");
         return;
     };
     assert!(output.status.success(), "{output:?}");
-    let output = mpirun(3, "abort with line").unwrap();
+    let output = mpirun(launcher, options, 18, "addresses").unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let output = mpirun(launcher, options, 3, "abort with line").unwrap();
     assert_eq!(output.status.code(), Some(9), "{output:?}");
     assert!(texts(&output).1.contains("partage: rank 1 has had enough"), "{output:?}");
     // The launcher is foreign, whatever a job around it has left in the environment.
-    let output = mpirun(2, "foreign").unwrap();
+    let output = mpirun(launcher, options, 2, is).unwrap();
     assert!(output.status.success(), "{output:?}");
 }
 
@@ -387,7 +407,8 @@ fn under_mpich() {
 #[test]
 fn child() {
     let Ok(role) = std::env::var("BOOT_TEST_ROLE") else { return };
-    let me: usize = std::env::var("PMI_RANK").map_or(0, |rank| rank.parse().unwrap());
+    let rank = ["PMI_RANK", "PMIX_RANK"].iter().find_map(|name| std::env::var(name).ok());
+    let me: usize = rank.map_or(0, |rank| rank.parse().unwrap());
     match role.as_str() {
         "launcher" => be_a_launcher(),
         "agent" => exit(partage_boot::agent(|_| Nobody)),
@@ -420,7 +441,10 @@ fn child() {
     }
 
     let mut boot = Boot::connect(None).unwrap();
-    assert_eq!(boot.process(), me);
+    if std::env::var_os("PMI_PORT").is_none() {
+        assert_eq!(boot.process(), me);
+    }
+    let me = boot.process();
     match role.as_str() {
         "exchange" => {
             for round in 0..4 {
@@ -430,13 +454,19 @@ fn child() {
             }
             boot.fence().unwrap();
         }
+        "addresses" => {
+            let all =
+                (0..boot.processes()).map(|process| format!("address {process}").into_bytes()).collect::<Vec<_>>();
+            assert_eq!(boot.exchange(&all[me]).unwrap(), all);
+        }
         "threads" => {
             let threads = std::env::var("PARTAGE_THREADS").unwrap();
             let all = boot.exchange(threads.as_bytes()).unwrap();
             assert_eq!(all, [b"3", b"3", b"2"]);
             assert_eq!(boot.kind(), Kind::Launcher);
         }
-        "foreign" => assert_eq!(boot.kind(), Kind::Pmi1),
+        "is Pmi1" => assert!(boot.kind() == Kind::Pmi1 && boot.kind().is_foreign()),
+        "is Pmix" => assert!(boot.kind() == Kind::Pmix && boot.kind().is_foreign()),
         "announce" => boot.announce("shm", b"/name \n\xff").unwrap(),
         "nested" => {
             let inner = job(3, "exchange").unwrap();
@@ -579,10 +609,10 @@ fn launcher_with_running_job(role: &str) -> (Child, BufReader<std::process::Chil
 
 /// None when it is not installed. It dies of SIGPIPE now and then when a process of a short job is
 /// gone before it has heard of it; this says nothing about that process, so it is tried again, a few times.
-fn mpirun(processes: usize, role: &str) -> Option<Output> {
-    let mut command = Command::new("mpirun.mpich");
-    command.args(["-n", &processes.to_string()]).arg(std::env::current_exe().unwrap()).args(CHILD);
-    command.env("BOOT_TEST_ROLE", role).env("PARTAGE_PROTOCOL", "1").stdin(Stdio::null());
+fn mpirun(launcher: &str, options: &[&str], processes: usize, role: &str) -> Option<Output> {
+    let mut command = Command::new(launcher);
+    command.args(options).args(["-n", &processes.to_string()]).arg(std::env::current_exe().unwrap()).args(CHILD);
+    command.env("BOOT_TEST_ROLE", role).env("PARTAGE_PROTOCOL", "2").stdin(Stdio::null());
     let mut output = command.output().ok()?;
     for _ in 0..4 {
         if output.status.signal() == Some(SIGPIPE) {

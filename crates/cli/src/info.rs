@@ -17,6 +17,15 @@ pub fn info() -> i32 {
     }
     out!("{machine}");
 
+    out!("\nLaunchers");
+    let mut launchers = plain();
+    let how = std::env::var("PARTAGE_BOOT").ok().filter(|how| how != "detect");
+    launchers.add_row(["  found here", &partage_boot::found(how.as_deref())]);
+    launchers.add_row(["  PMI-1", "partage run, mpirun of MPICH, srun --mpi=pmi2: ready"]);
+    let pmix = partage_boot::pmix_version().map_or_else(|why| why.to_string(), |v| format!("libpmix {v}"));
+    launchers.add_row(["  PMIx", &format!("mpirun of Open MPI, srun --mpi=pmix: {pmix}")]);
+    out!("{launchers}");
+
     out!("\nConduits");
     let mut conduits = plain();
     conduits.add_row(["  shm", "ranks of one node, by shared memory: ready"]);

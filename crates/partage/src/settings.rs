@@ -26,10 +26,10 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 31] = [
+const TABLE: [(&str, &str, &str); 32] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
-    ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
+    ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, pmi (PMI_FD or PMI_PORT) or pmix"),
     (
         "PARTAGE_SEGMENT",
         "all memory",
@@ -105,6 +105,7 @@ const TABLE: [(&str, &str, &str); 31] = [
     ),
     ("PARTAGE_CHECK", "0", "1: ranks compare their collectives, as they always do in debug builds"),
     ("PARTAGE_LIBFABRIC", "libfabric.so.1", "the library between nodes"),
+    ("PARTAGE_LIBPMIX", "libpmix.so.2", "the library by which launchers are reached that speak PMIx"),
     ("PARTAGE_PROTOCOL", "none", "set by `partage run`: the version of its protocol"),
 ];
 /// Set by us for processes that we re-execute.

@@ -52,7 +52,7 @@ impl<E: std::fmt::Display> Outcome for std::result::Result<(), E> {
 /// process, with one line that says who and why, and a code that is not zero (101 for a panic).
 ///
 /// The same program is a job of threads when it is started plainly (`PARTAGE_RANKS`, by default one per core), and of
-/// processes, or of processes with several ranks each, under `partage run` or `mpirun.mpich`.
+/// processes, or of processes with several ranks each, under `partage run`, `mpirun` (MPICH, Open MPI) or `srun`.
 ///
 /// ```
 /// partage::run(|job| {
@@ -150,10 +150,10 @@ impl Launch {
     where
         F: Fn(&Job) -> std::result::Result<R, String> + Sync,
     {
-        warn_of_unknown_settings();
         let _one = Exclusive::take()?;
         // Connected first, so that what is wrong with the settings is said once.
         let (kind, processes) = connect()?;
+        warn_of_unknown_settings();
         let settings = Settings::read()?;
         let call = Call::of(self.test_name.as_deref(), kind);
         if kind == Kind::Alone && self.procs.is_some_and(|p| p != 1) {
@@ -175,6 +175,7 @@ impl Launch {
                 .as_ref()
                 .and_then(Boot::lifeline)
                 .and_then(|fd| fd.as_fd().try_clone_to_owned().ok()),
+            neighbor: kind.is_foreign(),
             own_reports: kind != Kind::Launcher && node.mine().contains(&(node.ranks().members()[0] as usize)),
             hang_after: settings.hang_after,
             timeout: settings.timeout.or(self.default_timeout),
@@ -517,8 +518,8 @@ fn connect() -> Result<(Kind, usize)> {
     Ok((boot.kind(), boot.processes()))
 }
 
-/// A process that ends between jobs has left in good order; one that ends inside a job has not. Its launcher says so;
-/// where there is none, we do.
+/// A process that ends between jobs has left in good order; one that ends inside a job has not. Our launcher says so;
+/// where there is none, or one that may not notice, we do.
 fn finalize_at_exit() {
     static OWNER: AtomicU32 = AtomicU32::new(0);
     extern "C" fn finalize() {
@@ -532,9 +533,9 @@ fn finalize_at_exit() {
         if !IN_A_JOB.load(Acquire) {
             return boot.finalize();
         }
-        if boot.kind() == Kind::Alone && !fail::ENDING.load(Acquire) {
+        if boot.kind() != Kind::Launcher && !fail::ENDING.load(Acquire) {
             let who = fail::this_rank().map_or("the program".into(), |r| format!("rank {r} on {}", hostname()));
-            fail::say(&format!("{who} exited before the job was over"));
+            boot.abort(1, Some(&format!("partage: {who} exited before the job was over")));
             // SAFETY: ends the process; what the C library still holds is written first, as a normal exit would.
             unsafe {
                 libc::fflush(std::ptr::null_mut());
@@ -580,7 +581,7 @@ impl Exchange for Told {
 
 fn warn_of_unknown_settings() {
     static ONCE: Once = Once::new();
-    if std::env::var("PMI_RANK").is_ok_and(|r| r != "0") {
+    if Told.place().0 != 0 {
         return;
     }
     ONCE.call_once(|| {

@@ -1,11 +1,14 @@
 //! The thread that watches over a process of the job while its ranks work: it sleeps in `poll` and wakes up when the
 //! launcher is gone, when a report is asked for (SIGQUIT, without a launcher) or when a rank has waited for too long.
+//! Under a foreign launcher, which may take no notice of a process that dies, it also watches the next process of its node.
 
 use crate::fail;
 use crate::report;
 use partage_boot::Row;
+use partage_conduit::record::Doing;
 use partage_conduit::shm::Node;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -17,6 +20,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Watch {
     /// Hangs up when the launcher is gone.
     pub lifeline: Option<OwnedFd>,
+    /// Whether the next process of this node is watched, since the launcher may not do it.
+    pub neighbor: bool,
     /// Report on SIGQUIT and after these times: where no launcher does.
     pub own_reports: bool,
     pub hang_after: Option<Duration>,
@@ -58,10 +63,15 @@ impl Watch {
         let timed = self.own_reports && (self.hang_after.is_some() || self.timeout.is_some());
         let tick = timed.then_some(Timespec { tv_sec: 0, tv_nsec: 100_000_000 });
         let mut reported = false;
+        let mut neighbor = if self.neighbor { Neighbor::of(node) } else { None };
         loop {
             let mut fds = vec![PollFd::new(stopped, PollFlags::empty())];
             let lifeline = self.lifeline.as_ref().map(|fd| {
                 fds.push(PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::empty()));
+                fds.len() - 1
+            });
+            let other = neighbor.as_ref().map(|neighbor| {
+                fds.push(PollFd::new(&neighbor.pidfd, PollFlags::IN));
                 fds.len() - 1
             });
             let signal = asked.as_ref().map(|fd| {
@@ -73,12 +83,15 @@ impl Watch {
             }
             let happened = |i: usize| !fds[i].revents().is_empty();
             let (stop, gone) = (happened(0), lifeline.is_some_and(happened));
-            let report_asked = signal.is_some_and(happened);
+            let (report_asked, died) = (signal.is_some_and(happened), other.is_some_and(happened));
             if stop {
                 return;
             }
             if gone {
                 launcher_is_gone(node);
+            }
+            if died && let Some(neighbor) = neighbor.take() {
+                neighbor.has_died(node, stopped);
             }
             if report_asked {
                 use std::io::Read;
@@ -93,9 +106,10 @@ impl Watch {
             }
             if let Some(limit) = self.timeout.filter(|&t| begun.elapsed() >= t) {
                 print(&table(node));
-                fail::say(&format!("the job did not end within {} s (PARTAGE_TIMEOUT)", limit.as_secs_f64()));
-                fail::ENDING.store(true, Release);
-                std::process::exit(124);
+                fail::die(
+                    124,
+                    Some(&format!("the job did not end within {} s (PARTAGE_TIMEOUT)", limit.as_secs_f64())),
+                );
             }
             if let Some(limit) = self.hang_after {
                 let longest = report::longest_wait(node.ranks().members().iter().map(|&r| node.doing(r as usize)));
@@ -119,6 +133,47 @@ impl Drop for Watching {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// The process of this node that this one watches: the next one, so that each is watched by one.
+struct Neighbor {
+    pidfd: OwnedFd,
+    pid: u32,
+    ranks: Vec<usize>,
+}
+
+impl Neighbor {
+    fn of(node: &Node) -> Option<Neighbor> {
+        let process = |rank: usize| node.ranks().place(rank).0;
+        let near: Vec<usize> = node.ranks().members().iter().map(|&rank| rank as usize).collect();
+        let me = process(node.mine().start);
+        // They are in the order of their processes.
+        let next = near.iter().copied().find(|&rank| process(rank) > me).or(near.first().copied())?;
+        let ranks: Vec<usize> = near.into_iter().filter(|&rank| process(rank) == process(next)).collect();
+        let pid = node.host_of(next).1;
+        let raw = Pid::from_raw(pid as i32).filter(|_| process(next) != me)?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
+        Some(Neighbor { pidfd, pid, ranks })
+    }
+
+    /// Ends the job, unless it had left it in good order or the launcher ends it.
+    fn has_died(self, node: &Node, stopped: &UnixStream) {
+        let doing: Vec<_> = self.ranks.iter().map(|&rank| node.doing(rank)).collect();
+        if doing.iter().all(|doing| matches!(doing, Some(Doing::Ended))) {
+            return;
+        }
+        let patience = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let mut stop = [PollFd::new(stopped, PollFlags::empty())];
+        if !matches!(poll(&mut stop, Some(&patience)), Ok(0)) {
+            return;
+        }
+        let has_said = doing.iter().any(|doing| matches!(doing, Some(Doing::Failed(_))));
+        let first = doing.into_iter().flatten().find(|doing| *doing != Doing::Ended);
+        let while_doing = first.map_or(String::new(), |doing| format!(" while {doing}"));
+        let (who, host) = (report::ranks(&self.ranks), node.host_of(self.ranks[0]).0);
+        let line = format!("{who} on {host} (pid {}) died{while_doing}", self.pid);
+        fail::die(1, Some(line.as_str()).filter(|_| !has_said));
     }
 }
 
