@@ -1,5 +1,8 @@
 //! `partage info`: the machine, the conduits, every setting with its meaning, value and origin.
 
+mod network;
+
+use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 use partage::profile::{self, Found};
 use partage_conduit::ofi::endpoint::{Asked, Endpoint};
@@ -7,8 +10,19 @@ use partage_conduit::shm::{bytes, segment};
 use partage_conduit::topology;
 use std::fs;
 
+/// What `info` takes.
+#[derive(Args)]
+pub struct Options {
+    /// The network between nodes in full, with a test of it on this machine
+    #[arg(long)]
+    network: bool,
+}
+
 /// Prints it.
-pub fn info() -> i32 {
+pub fn info(options: &Options) -> i32 {
+    if options.network {
+        return network::info();
+    }
     out!("partage {}", env!("CARGO_PKG_VERSION"));
     out!("\nMachine");
     let mut machine = plain();
@@ -33,6 +47,7 @@ pub fn info() -> i32 {
     conduits.add_row(["  ofi", &format!("ranks of different nodes: {network}")]);
     if Endpoint::version().is_ok() {
         conduits.add_row(["  signals", &format!("to other nodes: {}", signals().unwrap_or_else(|why| why))]);
+        conduits.add_row(["", "`partage info --network` says more, and tests it"]);
     }
     out!("{conduits}");
 
@@ -85,11 +100,15 @@ fn profile() -> String {
 /// How signals go on the network that a job here would have.
 fn signals() -> Result<String, String> {
     let ways = partage::settings::signals().map_err(|e| e.to_string())?;
-    let provider = std::env::var("PARTAGE_PROVIDER").ok();
-    let asked =
-        Asked { provider, source: std::env::var("PARTAGE_INTERFACE").ok(), no_atomics: true, ..Asked::default() };
-    let endpoint = Endpoint::open(&asked)?;
+    let endpoint = Endpoint::open(&asked())?;
     Ok(format!("{} ({})", ways.describe(&endpoint)?, endpoint.provider()))
+}
+
+/// What the network of a job would be asked for.
+fn asked() -> Asked {
+    let given = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let (provider, source) = (given("PARTAGE_PROVIDER"), given("PARTAGE_INTERFACE"));
+    Asked { provider, source, no_atomics: true, ..Asked::default() }
 }
 
 fn plain() -> Table {

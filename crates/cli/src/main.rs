@@ -33,7 +33,7 @@ enum What {
     /// Run one program as threads, as processes and as a mix, and compare with a serial run
     Demo(demo::Options),
     /// Show the machine, the conduits and every setting
-    Info,
+    Info(info::Options),
     /// Find out which algorithms of collectives are best on this machine, for the jobs to come
     Tune(tune::Options),
     /// Measure, each figure beside its floor in the same run
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     let code = match asked() {
         What::Run(options) => run::run(options),
         What::Demo(options) => demo::demo(options),
-        What::Info => info::info(),
+        What::Info(options) => info::info(&options),
         What::Tune(options) => tune::tune(&options),
         What::Bench(what) => bench::bench(what),
         What::Agent => partage::launcher::agent(),

@@ -1,7 +1,7 @@
 //! `partage bench`: every figure beside its floor, which is the same thing done by hand in the same run.
 //!
-//! * [`MICRO`], [`MEMORY`], [`AM`], [`NETWORK`], [`SIGNAL`]: what is measured, on how many ranks, and what it may be.
-//! * [`ranks`], [`memory`], [`atomics`], [`am`], [`network`], [`mod@register`], [`signal`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand; [`mod@mpi`]: by MPI, where there is one.
+//! * [`MICRO`], [`MEMORY`], [`AM`], [`network::GROUPS`], [`SIGNAL`]: what is measured, on how many ranks, and what it may be.
+//! * [`ranks`], [`memory`], [`atomics`], [`am`], [`network`], [`signal`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand; [`mod@mpi`]: by MPI, where there is one.
 //! * [`coll`]: collectives, measured otherwise: a job and MPIs that live side by side take turns.
 //! * [`model`]: what collectives would take on other machines.
 //! * [`measure`]: which rounds count, and what is made of them.
@@ -12,7 +12,6 @@
 mod am;
 mod atomics;
 pub mod coll;
-mod flood;
 mod floor;
 mod locks;
 pub mod measure;
@@ -21,7 +20,6 @@ mod model;
 pub mod mpi;
 mod network;
 mod ranks;
-mod register;
 mod signal;
 mod wire;
 
@@ -29,10 +27,11 @@ use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use measure::{Measured, Round, Tally};
-use partage_boot::Spec;
+use partage_boot::{Hosts, Spec};
 use partage_conduit::ofi::endpoint::Endpoint;
 use partage_conduit::topology;
 use ranks::Bench;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -49,8 +48,8 @@ pub enum What {
     Memory(Options),
     /// Active messages and calls, each beside raw rings in the same memory
     Am(Options),
-    /// Puts, gets and messages between processes that share no memory, each beside libfabric by hand
-    Network(Options),
+    /// Puts, gets and messages between processes that share no memory, each beside libfabric by hand; collectives between hosts
+    Network(NetworkOptions),
     /// Data with its notification, one way: put_signal, slots, flags, messages, each beside the same by hand
     Signal(Options),
     /// Collectives, each beside an MPI in turns, and the smallest beside the same by hand
@@ -73,6 +72,15 @@ pub struct Options {
     rounds: u16,
 }
 
+/// What `bench network` takes.
+#[derive(Args)]
+pub struct NetworkOptions {
+    #[command(flatten)]
+    common: Options,
+    #[command(flatten)]
+    hosts: network::hosts::Options,
+}
+
 /// What `bench-rank` takes.
 #[derive(Args)]
 pub struct RankOptions {
@@ -87,7 +95,7 @@ pub struct RankOptions {
 }
 
 use Limit::{Ratio, Value};
-use Mapping::{Apart, Hybrid, OwnCores, Procs, Registering, Threads};
+use Mapping::{Apart, Hybrid, Nodes, OwnCores, Procs, Reference, Registering, Threads};
 
 /// The figures of `bench micro`, in the order in which they are measured.
 static MICRO: [Figure; 31] = [
@@ -175,26 +183,6 @@ static AM: [Figure; 20] = [
     job("am_medium_stream_1k", 2, Procs, "ns", Limit::None, am::stream::<1024>),
     job("am_long_stream_64k", 2, Procs, "ns", Limit::None, am::long_stream::<{ 64 << 10 }>),
     job("rpc_8_rtt", 2, Procs, "ns", Ratio(1.5), am::rpc_rtt),
-];
-
-/// Those of `bench network`.
-static NETWORK: [Figure; 16] = [
-    job("net_put_8", 2, Apart, "us", Limit::Ratio(1.15), network::put_8),
-    job("net_get_8", 2, Apart, "us", Limit::Ratio(1.15), network::get_8),
-    job("net_am_short_rtt", 2, Apart, "us", Limit::Ratio(1.2), network::am_short_rtt),
-    job("net_put_64k_bw", 2, Apart, "us", Limit::Ratio(1.053), network::put_bandwidth::<{ 64 << 10 }>),
-    job("net_put_1m_bw", 2, Apart, "us", Limit::Ratio(1.053), network::put_bandwidth::<{ 1 << 20 }>),
-    job("net_put_8_stream", 2, Apart, "us", Limit::Ratio(1.2), network::put_8_stream),
-    job("net_put_stream_async", 2, Apart, "us", Limit::Ratio(1.2), network::put_stream_async),
-    job("net_put_stream_tasks", 2, Apart, "us", Limit::Ratio(1.2), network::put_stream_tasks),
-    job("net_fetch_add", 2, Apart, "us", Limit::Ratio(1.2), network::fetch_add),
-    job("net_atomic_native", 2, Apart, "us", Limit::None, network::atomic_native),
-    job("net_put_busy_target", 2, Apart, "us", Limit::Value(100.0), network::put_busy_target).most(9),
-    job("net_put_16k_register", 2, Registering, "us", Limit::Ratio(1.0), register::put::<{ 16 << 10 }>),
-    job("net_put_64k_register", 2, Registering, "us", Limit::Ratio(1.0), register::put::<{ 64 << 10 }>),
-    job("net_put_256k_register", 2, Registering, "us", Limit::Ratio(1.0), register::put::<{ 256 << 10 }>),
-    job("net_put_1m_register", 2, Registering, "us", Limit::Ratio(1.0), register::put::<{ 1 << 20 }>),
-    Figure { unit: "×", ..driver("net_am_flood", Limit::Value(1.25), flood::slowdown) }.most(3),
 ];
 
 /// Those of `bench signal`.
@@ -320,7 +308,7 @@ enum How {
     /// `against`: then the value is the ratio to the floor in the one, and its floor that in the other.
     Job { ranks: usize, mapping: Mapping, against: Option<Mapping>, what: fn(&Bench) -> Measured },
     /// By two processes of an MPI, for so many bytes that the receiver reads or does not; or by such and by a job of two ranks:
-    /// then the value is the ratio of the job to its floor, and its floor that of MPI to its own.
+    /// then the value is the ratio of the job to its floor, and its floor that of MPI to its own; between nodes, what each takes.
     Mpi {
         library: &'static mpi::Library,
         way: mpi::Way,
@@ -328,8 +316,17 @@ enum How {
         read: bool,
         beside: Option<fn(&Bench) -> Measured>,
     },
+    /// By sides that live on hosts and take turns; needs `--hosts`.
+    Hosts(network::hosts::What),
     /// By the driver: the seconds of one round. The path is that of a file it may use.
     Driver(fn(&Path) -> Result<f64, String>),
+}
+
+impl Mapping {
+    /// Do some ranks not map each other's segments?
+    fn is_apart(self) -> bool {
+        matches!(self, Apart | Reference | Registering | Nodes { .. })
+    }
 }
 
 /// What the ranks are and where they run.
@@ -343,18 +340,15 @@ enum Mapping {
     Hybrid,
     /// Processes on two cores that do not map each other's segments.
     Apart,
-    /// The same, with a network that wants memory registered, which takes [`register::DEMANDS`].
+    /// The same with puts, gets and atomics by active messages.
+    Reference,
+    /// Processes as those, with a network that wants memory registered, which takes [`network::REGISTERING`].
     Registering,
+    /// Two nodes on two cores, each with half of so many processes, of which those of one node map each other's segments.
+    Nodes { procs: usize },
     /// Processes with a core each; left out where there are fewer cores. No limit: machines differ. (GASNet-EX was seen
     /// to take 1.8 to 2.2 µs for a barrier of 16.)
     OwnCores,
-}
-
-impl Mapping {
-    /// Do ranks not map each other's segments?
-    fn is_apart(self) -> bool {
-        matches!(self, Apart | Registering)
-    }
 }
 
 const fn job(
@@ -391,6 +385,11 @@ const fn driver(name: &'static str, limit: Limit, what: fn(&Path) -> Result<f64,
     Figure { name, unit: "s", limit, most: usize::MAX, how: How::Driver(what) }
 }
 
+/// All figures.
+fn all() -> impl Iterator<Item = &'static Figure> {
+    MICRO.iter().chain(&MEMORY).chain(&AM).chain(network::figures()).chain(&SIGNAL)
+}
+
 /// Measures and prints; 1 if something could not be measured.
 pub fn bench(what: What) -> i32 {
     if matches!(what, What::Network(_))
@@ -399,18 +398,30 @@ pub fn bench(what: What) -> i32 {
         eprintln!("partage: {why}");
         return 1;
     }
-    let (group, options): (&[Figure], Options) = match what {
-        What::Micro(options) => (&MICRO, options),
-        What::Memory(options) => (&MEMORY, options),
-        What::Am(options) => (&AM, options),
-        What::Network(options) => (&NETWORK, options),
-        What::Signal(options) => (&SIGNAL, options),
+    let mut hosts = None;
+    let (group, options): (Vec<&Figure>, Options) = match what {
+        What::Micro(options) => (MICRO.iter().collect(), options),
+        What::Memory(options) => (MEMORY.iter().collect(), options),
+        What::Am(options) => (AM.iter().collect(), options),
+        What::Network(NetworkOptions { common, hosts: over }) => {
+            hosts = Some(over).filter(|over| !over.hosts.is_empty());
+            let far = |f: &&Figure| matches!(f.how, How::Hosts(_)) == hosts.is_some();
+            (network::figures().filter(far).collect(), common)
+        }
+        What::Signal(options) => (SIGNAL.iter().collect(), options),
         What::Collectives(options) => return coll::bench(&options),
         What::Model(options) => return model::bench(&options),
     };
     let cores = topology::allowed_cores();
-    let figures = match select(group, &options.only, cores.len()) {
+    let figures = match select(&group, &options.only, cores.len()) {
         Ok(figures) => figures,
+        Err(why) => {
+            eprintln!("partage: {why}");
+            return 2;
+        }
+    };
+    let mut sides = match hosts.map(|over| network::hosts::Sides::start(&over, &figures)).transpose() {
+        Ok(sides) => sides,
         Err(why) => {
             eprintln!("partage: {why}");
             return 2;
@@ -422,7 +433,12 @@ pub fn bench(what: What) -> i32 {
     for figure in figures {
         bar.set_message(figure.name);
         bar.tick();
-        match figure.measure(options.rounds.into(), &cores) {
+        let rounds = usize::from(options.rounds).min(figure.most);
+        let measured = match (figure.how, &mut sides) {
+            (How::Hosts(what), Some(sides)) => sides.measure(what, rounds),
+            _ => figure.measure(rounds, &cores),
+        };
+        match measured {
             Ok(m) => {
                 if options.json {
                     out!("{}", figure.json(&m));
@@ -437,6 +453,10 @@ pub fn bench(what: What) -> i32 {
         bar.inc(1);
     }
     bar.finish_and_clear();
+    if let Some(Err(why)) = sides.map(network::hosts::Sides::end) {
+        eprintln!("partage: {why}");
+        code = 1;
+    }
     if !options.json {
         out!("{}", table(&results));
     }
@@ -456,7 +476,7 @@ pub fn say_if_disturbed(before: Option<(i64, i64)>) {
 }
 
 /// Those of a group that were asked for, or all that this machine can do.
-fn select<'f>(group: &'f [Figure], only: &[String], cores: usize) -> Result<Vec<&'f Figure>, String> {
+fn select<'f>(group: &[&'f Figure], only: &[String], cores: usize) -> Result<Vec<&'f Figure>, String> {
     if cores < 2 {
         return Err("the benchmark needs two cores".into());
     }
@@ -466,9 +486,9 @@ fn select<'f>(group: &'f [Figure], only: &[String], cores: usize) -> Result<Vec<
         _ => f.name != COLD_BUILD,
     };
     if only.is_empty() {
-        return Ok(group.iter().filter(|f| fits(f)).collect());
+        return Ok(group.iter().copied().filter(|f| fits(f)).collect());
     }
-    let find = |name: &String| group.iter().find(|f| f.name == name).ok_or_else(|| unknown(group, name));
+    let find = |name: &String| group.iter().copied().find(|f| f.name == name).ok_or_else(|| unknown(group, name));
     let found = only.iter().map(find).collect::<Result<Vec<_>, _>>()?;
     match found.iter().find(|f| !fits(f) && f.name != COLD_BUILD) {
         Some(Figure { name, how: How::Mpi { library, .. }, .. }) => {
@@ -479,7 +499,7 @@ fn select<'f>(group: &'f [Figure], only: &[String], cores: usize) -> Result<Vec<
     }
 }
 
-fn unknown(group: &[Figure], name: &str) -> String {
+fn unknown(group: &[&Figure], name: &str) -> String {
     let names: Vec<&str> = group.iter().map(|f| f.name).collect();
     format!("there is no figure {name}; there are {}", names.join(", "))
 }
@@ -498,9 +518,9 @@ impl Figure {
     }
 
     fn measure(&self, rounds: usize, cores: &[usize]) -> Result<Measured, String> {
-        let rounds = rounds.min(self.most);
         let out = std::env::temp_dir().join(format!("partage-bench-{}", std::process::id()));
         let result = match self.how {
+            How::Hosts(_) => Err("it needs --hosts".into()),
             How::Driver(what) => (0..rounds).map(|_| what(&out)).collect::<Result<_, _>>().map(Measured::absolute),
             How::Job { ranks, mapping, against: None, .. } => self.run(ranks, mapping, rounds, cores, &out),
             How::Mpi { library, way, len, read, beside } => {
@@ -510,16 +530,18 @@ impl Figure {
                     topology::allow(cores);
                     measured
                 };
+                let ours = |mapping| self.run(2, mapping, ROUNDS_OF_ONE, cores, &out);
                 match beside {
                     None => peer(rounds),
-                    Some(_) => {
-                        compare(rounds, || self.run(2, Procs, ROUNDS_OF_ONE, cores, &out), || peer(ROUNDS_OF_ONE))
+                    Some(_) if way.is_far() => {
+                        compare(rounds, |m| Some(m.value), || ours(Apart), || peer(ROUNDS_OF_ONE))
                     }
+                    Some(_) => compare(rounds, |m| m.ratio, || ours(Procs), || peer(ROUNDS_OF_ONE)),
                 }
             }
             How::Job { ranks, mapping, against: Some(other), .. } => {
                 let run = |mapping| self.run(ranks, mapping, ROUNDS_OF_ONE, cores, &out);
-                compare(rounds, || run(mapping), || run(other))
+                compare(rounds, |m| m.ratio, || run(mapping), || run(other))
             }
         };
         let _ = std::fs::remove_file(&out);
@@ -540,13 +562,19 @@ impl Figure {
         spec.procs = match mapping {
             Threads => 1,
             Hybrid => 2,
-            Procs | Apart | Registering | OwnCores => ranks,
+            Nodes { procs } => procs,
+            Procs | Apart | Reference | Registering | OwnCores => ranks,
         };
-        if mapping.is_apart() {
-            spec.env.push(("PARTAGE_NODE".into(), "process".into()));
+        match mapping {
+            Apart | Reference | Registering => spec.env.push(("PARTAGE_NODE".into(), "process".into())),
+            Nodes { .. } => spec.hosts = Some(two_hosts(&spec)),
+            Procs | Threads | Hybrid | OwnCores => (),
+        }
+        if mapping == Reference {
+            spec.env.push(("PARTAGE_REFERENCE".into(), "1".into()));
         }
         if mapping == Registering {
-            spec.env.push(("PARTAGE_TEST_DEMANDS".into(), register::DEMANDS.into()));
+            spec.env.push(("PARTAGE_TEST_DEMANDS".into(), network::REGISTERING.into()));
         }
         spec.env.push(("PARTAGE_BIND".into(), "core".into()));
         // The ranks inherit it.
@@ -572,9 +600,10 @@ impl Figure {
     }
 }
 
-/// Rounds of other, ours, ours, other, each a job that has a floor: the ratios to it, and their ratio.
+/// Rounds of other, ours, ours, other, each a job: what counts of them (the ratio to its floor, or the value), and its ratio.
 fn compare(
     rounds: usize,
+    counts: fn(&Measured) -> Option<f64>,
     ours: impl Fn() -> Result<Measured, String>,
     other: impl Fn() -> Result<Measured, String>,
 ) -> Result<Measured, String> {
@@ -585,7 +614,7 @@ fn compare(
             |a: usize, b: usize, what: fn(&Measured) -> Option<f64>| Some((what(&jobs[a])? + what(&jobs[b])?) / 2.0);
         let of = |what| mean(0, 3, what).zip(mean(1, 2, what)).ok_or("a job without a floor");
         // The hand-off of the ones against that of the others, as before and after.
-        let ((before, after), (floor, ours)) = (of(|m| m.handoff)?, of(|m| m.ratio)?);
+        let ((before, after), (floor, ours)) = (of(|m| m.handoff)?, of(counts)?);
         tally.push(Round { before, after, ours, floor: Some(floor) });
     }
     Ok(tally.measured())
@@ -656,6 +685,15 @@ fn this_program(ranks: usize, args: &[&str]) -> Result<Spec, String> {
     Ok(spec)
 }
 
+/// Two hosts that are both this one: a shell that goes nowhere.
+fn two_hosts(spec: &Spec) -> Hosts {
+    Hosts {
+        names: ["first", "second"].map(String::from).to_vec(),
+        shell: ["sh", "-c", r#"exec "$@""#].map(OsString::from).to_vec(),
+        agent: vec![spec.program.clone(), "agent".into()],
+    }
+}
+
 fn launch(spec: &Spec) -> Result<(), String> {
     match partage::launcher::launch(spec) {
         Ok(ended) if ended.code == 0 => Ok(()),
@@ -715,7 +753,7 @@ pub fn rank(options: RankOptions) -> i32 {
         "hog" => ranks::hog(),
         "empty" => partage::run(|_| ()),
         model::RANK => return model::rank(out),
-        flood::RANK => flood::rank(out),
+        network::flood::RANK => network::flood::rank(out),
         "embedded" => {
             let start = Instant::now();
             let ended = partage::Launch::new().ranks(16).run(|_| ()).map_err(|e| e.to_string());
@@ -726,10 +764,9 @@ pub fn rank(options: RankOptions) -> i32 {
             }
         }
         name => {
-            let figure = MICRO.iter().chain(&MEMORY).chain(&AM).chain(&NETWORK).chain(&SIGNAL).find(|f| f.name == name);
-            let (what, mapping) = match figure.map(|f| f.how) {
+            let (what, mapping) = match all().find(|f| f.name == name).map(|f| f.how) {
                 Some(How::Job { what, mapping, .. }) => (what, mapping),
-                Some(How::Mpi { beside: Some(what), .. }) => (what, Procs),
+                Some(How::Mpi { beside: Some(what), way, .. }) => (what, if way.is_far() { Apart } else { Procs }),
                 _ => {
                     eprintln!("partage: no job measures {name}");
                     return 2;
@@ -753,9 +790,10 @@ mod tests {
 
     #[test]
     fn figures_can_be_chosen() {
-        let names = |group, only: &[&str], cores| {
+        let names = |group: &'static [Figure], only: &[&str], cores| {
             let only: Vec<String> = only.iter().map(|n| n.to_string()).collect();
-            select(group, &only, cores).map(|f| f.iter().map(|f| f.name).collect::<Vec<_>>())
+            select(&group.iter().collect::<Vec<_>>(), &only, cores)
+                .map(|f| f.iter().map(|f| f.name).collect::<Vec<_>>())
         };
         let all = names(&MICRO, &[], 2).unwrap();
         assert!(all.contains(&"put_8") && !all.contains(&COLD_BUILD) && !all.contains(&"barrier_4_cores"));
@@ -768,8 +806,7 @@ mod tests {
 
     #[test]
     fn figures_have_names_of_their_own() {
-        let mut names: Vec<&str> =
-            MICRO.iter().chain(&MEMORY).chain(&AM).chain(&NETWORK).chain(&SIGNAL).map(|f| f.name).collect();
+        let mut names: Vec<&str> = all().map(|f| f.name).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|two| two[0] != two[1]));
     }
@@ -777,9 +814,11 @@ mod tests {
     #[test]
     fn jobs_are_compared_by_their_ratios() {
         let job = |ratio| Ok(Measured { ratio: Some(ratio), handoff: Some(70.0), ..Measured::absolute(vec![1.0]) });
-        let m = compare(3, || job(1.5), || job(1.2)).unwrap();
+        let m = compare(3, |m| m.ratio, || job(1.5), || job(1.2)).unwrap();
         assert_eq!((m.value, m.floor, m.ratio, m.kept), (1.5, Some(1.2), Some(1.25), 3));
-        assert!(compare(3, || Ok(Measured::absolute(vec![1.0])), || job(1.0)).is_err());
+        assert!(compare(3, |m| m.ratio, || Ok(Measured::absolute(vec![1.0])), || job(1.0)).is_err());
+        let job = |value| Ok(Measured { handoff: Some(70.0), ..Measured::absolute(vec![value]) });
+        assert_eq!(compare(3, |m| Some(m.value), || job(3.0), || job(2.0)).unwrap().ratio, Some(1.5));
     }
 
     #[test]

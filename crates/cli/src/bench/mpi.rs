@@ -27,6 +27,9 @@ pub struct Library {
     options: &'static [&'static str],
     /// Those for ranks that share cores: who waits yields.
     sharing: &'static [&'static str],
+    /// Those, and the environment, for ranks that share no memory.
+    apart: &'static [&'static str],
+    apart_env: &'static [(&'static str, &'static str)],
     file: &'static CStr,
     /// The names of its objects, or their numbers: the world, bytes, words, replacing, adding, no hints.
     objects: Objects,
@@ -46,6 +49,8 @@ pub static OPEN_MPI: Library = Library {
     launcher: "mpirun.openmpi",
     options: &["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
     sharing: &["--mca", "mpi_yield_when_idle", "1"],
+    apart: &["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"],
+    apart_env: &[],
     file: c"libmpi.so.40",
     objects: Objects::Named([
         c"ompi_mpi_comm_world",
@@ -64,6 +69,8 @@ pub static MPICH: Library = Library {
     launcher: "mpirun.mpich",
     options: &[],
     sharing: &[],
+    apart: &[],
+    apart_env: &[("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", "tcp")],
     file: c"libmpich.so.12",
     objects: Objects::Numbered([0x4400_0000, 0x4c00_010d, 0x4c00_083a, 0x5800_000d, 0x5800_0003, 0x1c00_0000]),
     no_status: 1,
@@ -76,6 +83,17 @@ pub enum Way {
     Send,
     /// A put into a window and, when it is complete, a flag.
     PutFlag,
+    /// Over the network: a message, and an empty one as the answer; microseconds of both.
+    PingAck,
+    /// Over the network: many messages that are under way together; microseconds of one.
+    Stream,
+}
+
+impl Way {
+    /// Does it go over the network?
+    pub fn is_far(self) -> bool {
+        matches!(self, Way::PingAck | Way::Stream)
+    }
 }
 
 impl Library {
@@ -98,14 +116,31 @@ impl Library {
         command
     }
 
+    /// The same over hosts with so many slots each, which it reaches by a remote shell; it runs itself on one of them. Between hosts
+    /// it uses TCP, on a host memory. Who waits yields.
+    pub fn add_over_hosts(&self, command: &mut Command, shell: &Path, slots: &str, ranks: usize) {
+        command.arg(self.launcher).args(self.options).args(self.sharing);
+        command.args(["--mca", "plm", "rsh", "--mca", "plm_rsh_agent"]).arg(shell);
+        command.args(["--mca", "pml", "ob1", "--mca", "btl", "tcp,vader,self"]);
+        command.args(["-H", slots, "-n", &ranks.to_string()]);
+    }
+
     /// What two processes of it measure. The path is that of a file that may be used.
     pub fn measure(&self, way: Way, len: usize, read: bool, rounds: usize, out: &Path) -> Result<Measured, String> {
         let memory = out.with_extension("memory");
         let made = std::fs::File::create(&memory).and_then(|file| file.set_len(LEN as u64));
         made.map_err(|e| format!("{}: {e}", memory.display()))?;
         let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-        let way = if way == Way::Send { "send" } else { "put-flag" };
         let mut command = self.command(2, false);
+        if way.is_far() {
+            command.args(self.apart).envs(self.apart_env.iter().copied());
+        }
+        let way = match way {
+            Way::Send => "send",
+            Way::PutFlag => "put-flag",
+            Way::PingAck => "ping-ack",
+            Way::Stream => "stream",
+        };
         command.arg(program).args(["bench-mpi", self.name, way]);
         command.args([len.to_string(), read.to_string(), rounds.to_string()]).arg(&memory).arg(out);
         let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
@@ -174,6 +209,9 @@ fn measured(options: &Options) -> Result<(), String> {
     };
     let mut sample = |hand: bool, meet: &mut dyn FnMut()| -> Result<f64, String> {
         meet();
+        if options.way.is_far() {
+            return mpi.far(options.way, options.len);
+        }
         let start = now_ns();
         for _ in 0..trips {
             turn += 1;
@@ -195,13 +233,14 @@ fn measured(options: &Options) -> Result<(), String> {
     let mut tally = Tally::default();
     for round in 0.. {
         let before = handoff(&mut meet);
-        let first = sample(true, &mut meet)?;
+        let by_hand = !options.way.is_far();
+        let first = if by_hand { sample(true, &mut meet)? } else { 0.0 };
         let ours = (sample(false, &mut meet)? + sample(false, &mut meet)?) / 2.0;
-        let floor = (first + sample(true, &mut meet)?) / 2.0;
+        let floor = if by_hand { Some((first + sample(true, &mut meet)?) / 2.0) } else { None };
         let after = handoff(&mut meet);
         // The first one is for pages, caches and branches.
         if round > 0 {
-            tally.push(Round { before, after, ours, floor: Some(floor) });
+            tally.push(Round { before, after, ours, floor });
         }
         if me == 0 {
             memory.board.over.0.store(tally.is_enough(options.rounds).into(), Relaxed);
@@ -220,6 +259,10 @@ fn measured(options: &Options) -> Result<(), String> {
     mpi.finalize()
 }
 
+/// Messages of a sample, each answered; or bytes of a stream, and how many are under way.
+const TRIPS: usize = 500;
+const VOLUME: usize = 32 << 20;
+const UNDER_WAY: usize = 4 << 20;
 /// Places that are used in turn.
 const PLACES: usize = 16;
 /// Bytes of the memory that both map.
@@ -256,6 +299,9 @@ impl Memory {
 
 type Send = unsafe extern "C" fn(*const c_void, c_int, usize, c_int, c_int, usize) -> c_int;
 type Receive = unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, usize, usize) -> c_int;
+type SendLater = unsafe extern "C" fn(*const c_void, c_int, usize, c_int, c_int, usize, *mut usize) -> c_int;
+type ReceiveLater = unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, usize, *mut usize) -> c_int;
+type Wait = unsafe extern "C" fn(*mut usize, usize) -> c_int;
 type Allocate = unsafe extern "C" fn(isize, c_int, usize, usize, *mut *mut u8, *mut usize) -> c_int;
 type Put = unsafe extern "C" fn(*const c_void, c_int, usize, c_int, isize, c_int, usize, usize) -> c_int;
 type OnOne = unsafe extern "C" fn(usize) -> c_int;
@@ -280,6 +326,9 @@ pub struct Mpi {
     no_status: usize,
     send: Send,
     receive: Receive,
+    send_later: SendLater,
+    receive_later: ReceiveLater,
+    wait: Wait,
     allocate: Allocate,
     put: Put,
     accumulate: Accumulate,
@@ -339,6 +388,9 @@ impl Mpi {
                 no_status: library.no_status,
                 send: std::mem::transmute::<*mut c_void, Send>(symbol(c"MPI_Send")?),
                 receive: std::mem::transmute::<*mut c_void, Receive>(symbol(c"MPI_Recv")?),
+                send_later: std::mem::transmute::<*mut c_void, SendLater>(symbol(c"MPI_Isend")?),
+                receive_later: std::mem::transmute::<*mut c_void, ReceiveLater>(symbol(c"MPI_Irecv")?),
+                wait: std::mem::transmute::<*mut c_void, Wait>(symbol(c"MPI_Wait")?),
                 allocate: std::mem::transmute::<*mut c_void, Allocate>(symbol(c"MPI_Win_allocate")?),
                 put: std::mem::transmute::<*mut c_void, Put>(symbol(c"MPI_Put")?),
                 accumulate: std::mem::transmute::<*mut c_void, Accumulate>(symbol(c"MPI_Accumulate")?),
@@ -371,6 +423,36 @@ impl Mpi {
         good("MPI_Recv", code)
     }
 
+    /// Microseconds of a message from the first process to the second, and of its answer or its share of one.
+    fn far(&self, way: Way, len: usize) -> Result<f64, String> {
+        let (trips, under_way) = match way {
+            Way::Stream => ((VOLUME / len).max(1), (UNDER_WAY / len).max(1)),
+            _ => (TRIPS, 1),
+        };
+        let (mut bytes, start) = (vec![1; len], now_ns());
+        for _ in 0..trips / under_way {
+            let mut requests = vec![0; under_way];
+            let (p, n, to) = (bytes.as_mut_ptr().cast::<c_void>(), len as c_int, self.peer());
+            for request in &mut requests {
+                // SAFETY: so many bytes, which live until all requests are waited for below; nobody looks at what is received, so that
+                // it is received over itself is no harm. A request is a pointer or a number, and fits.
+                let code = unsafe {
+                    match self.me {
+                        0 => (self.send_later)(p, n, self.byte, to, 0, self.world, request),
+                        _ => (self.receive_later)(p, n, self.byte, to, 0, self.world, request),
+                    }
+                };
+                good("MPI_Isend or MPI_Irecv", code)?;
+            }
+            for request in &mut requests {
+                // SAFETY: a request of above, once.
+                good("MPI_Wait", unsafe { (self.wait)(request, self.no_status) })?;
+            }
+            if self.me == 0 { self.receive(&mut [])? } else { self.send(&[])? }
+        }
+        Ok((now_ns() - start) as f64 / (trips / under_way * under_way) as f64 / 1e3)
+    }
+
     /// Ends its use.
     pub fn finalize(&self) -> Result<(), String> {
         // SAFETY: the last call.
@@ -398,6 +480,7 @@ pub struct Collectives<'m> {
     reduce: Reduce,
     all_reduce: Combined,
     scan: Combined,
+    barrier: OnOne,
 }
 
 impl<'m> Collectives<'m> {
@@ -421,6 +504,7 @@ impl<'m> Collectives<'m> {
                 reduce: std::mem::transmute::<*mut c_void, Reduce>(symbol(c"MPI_Reduce")?),
                 all_reduce: std::mem::transmute::<*mut c_void, Combined>(symbol(c"MPI_Allreduce")?),
                 scan: std::mem::transmute::<*mut c_void, Combined>(symbol(c"MPI_Scan")?),
+                barrier: std::mem::transmute::<*mut c_void, OnOne>(symbol(c"MPI_Barrier")?),
             })
         }
     }
@@ -476,6 +560,12 @@ impl<'m> Collectives<'m> {
     /// Sums, to all.
     pub fn all_reduce(&self, src: &[u64], dst: &mut [u64]) -> Result<(), String> {
         self.combined("MPI_Allreduce", self.all_reduce, src, dst)
+    }
+
+    /// Waits for all.
+    pub fn barrier(&self) -> Result<(), String> {
+        // SAFETY: of all ranks.
+        good("MPI_Barrier", unsafe { (self.barrier)(self.mpi.world) })
     }
 
     /// Sums of all ranks up to each.

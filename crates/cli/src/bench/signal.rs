@@ -278,6 +278,12 @@ fn beside<'j, W: Way<'j>, F: Way<'j>>(b: &Bench<'j>, len: usize, read: bool, tri
     b.compare(|| ours.play(b, trips), || floor.play(b, trips))
 }
 
+/// Nanoseconds one way of `len` bytes, each time it is called.
+pub fn one_way<'j, W: Way<'j>>(b: &Bench<'j>, len: usize, trips: usize) -> impl FnMut() -> f64 {
+    let mut pair = Pair::<W>::new(b.job, len, true);
+    move || pair.play(b, trips)
+}
+
 /// Nanoseconds one way on a node, of so many bytes that the receiver reads, beside a copy and a flag.
 pub fn near<W: for<'j> Way<'j>, const LEN: usize>(b: &Bench) -> Measured {
     beside::<W, Vec<Flagged>>(b, LEN, true, trips(LEN))

@@ -9,8 +9,6 @@ use partage::prelude::*;
 use partage_conduit::ofi::endpoint::{Asked, Context, Desc, Endpoint, Entry, Peer, Posted, Region, Remote};
 use std::cell::{Cell, RefCell};
 
-/// Bytes of a message.
-pub const MESSAGE: usize = 64;
 /// Bytes of each of two buffers for messages.
 const BUFFER: usize = 64 << 10;
 
@@ -29,6 +27,8 @@ pub struct Wire {
     window: usize,
     buffers: [*mut u8; 2],
     received: Cell<u64>,
+    awaited: Cell<u64>,
+    longest: usize,
 }
 
 /// What the other must know.
@@ -43,12 +43,16 @@ struct Card {
 }
 
 impl Wire {
-    /// Collective, of two ranks: for puts and gets of at most `len` bytes, of which so many as `window` says may be under
-    /// way.
+    /// Collective, of two ranks of one host: for puts and gets of at most `len` bytes, of which so many as `window` says may be
+    /// under way, and messages of 64 bytes.
     pub fn new(job: &Job, len: usize, window: usize) -> Wire {
+        Wire::between(job, Some("127.0.0.1".into()), len, window, 64)
+    }
+
+    /// The same by the interface with this address, with messages of at most `longest` bytes.
+    pub fn between(job: &Job, source: Option<String>, len: usize, window: usize, longest: usize) -> Wire {
         let provider = std::env::var("PARTAGE_PROVIDER").ok().filter(|name| !name.is_empty());
-        let source = Some("127.0.0.1".into());
-        let asked = Asked { provider, source, min_multi_recv: MESSAGE, never_waits: true, ..Asked::default() };
+        let asked = Asked { provider, source, min_multi_recv: longest, never_waits: true, ..Asked::default() };
         let endpoint = Endpoint::open(&asked).expect("an endpoint");
         let block = job.alloc_all::<u8>(len).expect("a block");
         let base = floor::raw(job, block.on(job.rank()), len);
@@ -68,13 +72,15 @@ impl Wire {
             there: Remote { addr: other.addr, key: other.key },
             _region: region,
             endpoint,
-            private: vec![1; len.max(MESSAGE)].leak().as_mut_ptr(),
+            private: vec![1; len.max(longest)].leak().as_mut_ptr(),
             free: RefCell::new(
                 (2..2 + window as u64).map(|word| &raw mut *Box::leak(Context::new(word).into())).collect(),
             ),
             window,
             buffers: [(); 2].map(|()| vec![0; BUFFER].leak().as_mut_ptr()),
             received: Cell::new(0),
+            awaited: Cell::new(0),
+            longest,
         };
         for word in 0..2 {
             wire.post_buffer(Box::leak(Context::new(word).into()));
@@ -127,15 +133,26 @@ impl Wire {
         self.finish();
     }
 
-    /// A message.
-    pub fn send(&self) {
-        if self.endpoint.inject_size() >= MESSAGE {
-            return self.post(|| self.endpoint.inject(self.peer, &[1; MESSAGE]));
+    /// A message of so many bytes.
+    pub fn send(&self, len: usize) {
+        assert!(len <= self.longest);
+        if self.endpoint.inject_size() >= len {
+            // SAFETY: `private` has so many bytes (`between`) that nobody writes to.
+            let bytes = unsafe { std::slice::from_raw_parts(self.private, len) };
+            return self.post(|| self.endpoint.inject(self.peer, bytes));
         }
         self.with_context(|context| {
             // SAFETY: as for a put.
-            unsafe { self.endpoint.send(self.peer, self.private, MESSAGE, Desc::NONE, context) }
+            unsafe { self.endpoint.send(self.peer, self.private, len, Desc::NONE, context) }
         });
+    }
+
+    /// Polls until one more message has come than there were when this was called last.
+    pub fn await_next(&self) {
+        self.awaited.set(self.awaited.get() + 1);
+        while self.received.get() < self.awaited.get() {
+            self.poll();
+        }
     }
 
     /// How many messages have come.

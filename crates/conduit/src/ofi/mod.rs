@@ -9,6 +9,7 @@
 //!   [`signal`]: puts that notify, by message, by one put, or by a FIFO. `heartbeat`: how a lost host is noticed.
 //!   Atomics go by messages (see [`crate::reference`]), but for those of a domain, which may be the network's own:
 //!   [`mod@atomic`].
+//! * [`interfaces`]: the addresses that this machine has; [`selftest`]: whether the network works at all.
 //! * [`endpoint`]: libfabric's objects, typed, without policy; `fi`: what is called of the library.
 //!
 //! # What it asks of a provider
@@ -31,11 +32,13 @@ pub mod cache;
 pub mod endpoint;
 mod fi;
 mod heartbeat;
+pub mod interfaces;
 pub mod letters;
 pub mod local;
 pub mod progress;
 pub mod rma;
 pub mod segment;
+pub mod selftest;
 pub mod signal;
 
 use crate::contract::Exchange;
@@ -162,31 +165,11 @@ impl Whereabouts {
 
 /// The addresses of this process's interfaces.
 fn addresses() -> [[u8; 8]; 8] {
-    let (mut out, mut n) = ([[0; 8]; 8], 0);
-    let mut list = std::ptr::null_mut();
-    // SAFETY: fills in a list, which is freed below.
-    if unsafe { libc::getifaddrs(&mut list) } != 0 {
-        return out;
+    let mut out = [[0; 8]; 8];
+    for (place, found) in out.iter_mut().zip(interfaces::interfaces().into_iter().filter(|i| !i.is_loopback)) {
+        place[..4].copy_from_slice(&found.address.octets());
+        place[4] = found.prefix.max(1);
     }
-    let mut next = list;
-    while !next.is_null() && n < out.len() {
-        // SAFETY: an entry of the list, which is not freed yet; addresses of this family have this type.
-        unsafe {
-            let entry = &*next;
-            let flags = entry.ifa_flags as i32;
-            let inet = !entry.ifa_addr.is_null() && i32::from((*entry.ifa_addr).sa_family) == libc::AF_INET;
-            if inet && flags & libc::IFF_UP != 0 && flags & libc::IFF_LOOPBACK == 0 {
-                let address = |a: *mut libc::sockaddr| (*a.cast::<libc::sockaddr_in>()).sin_addr.s_addr.to_ne_bytes();
-                out[n][..4].copy_from_slice(&address(entry.ifa_addr));
-                let mask = if entry.ifa_netmask.is_null() { [255; 4] } else { address(entry.ifa_netmask) };
-                out[n][4] = (u32::from_be_bytes(mask).leading_ones() as u8).max(1);
-                n += 1;
-            }
-            next = entry.ifa_next;
-        }
-    }
-    // SAFETY: from getifaddrs, once.
-    unsafe { libc::freeifaddrs(list) };
     out
 }
 

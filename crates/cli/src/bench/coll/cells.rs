@@ -12,12 +12,14 @@ pub enum Operation {
     Reduce,
     AllReduce,
     Prefix,
+    /// None of [`ALL`](Self::ALL): nothing is moved.
+    Barrier,
 }
 
 use Operation::*;
 
 impl Operation {
-    /// All, in the order in which they are measured.
+    /// All that move data, in the order in which they are measured.
     pub const ALL: [Operation; 9] =
         [Broadcast, Scatter, Gather, GatherAll, Exchange, Permute, Reduce, AllReduce, Prefix];
 
@@ -33,6 +35,7 @@ impl Operation {
             Reduce => "reduce",
             AllReduce => "all_reduce",
             Prefix => "prefix_reduce",
+            Barrier => "barrier",
         }
     }
 

@@ -138,7 +138,7 @@ impl<'j> Hand<'j> {
                 self.send(word(&w.src, me, 0));
                 self.take(word(&w.dst, me, 0));
             }
-            (_, Reduce | AllReduce | Prefix) => unreachable!("by hand there are movers only"),
+            (_, Reduce | AllReduce | Prefix | Barrier) => unreachable!("by hand there are movers only"),
         }
     }
 
@@ -219,7 +219,9 @@ fn whole(w: &Words, operation: Operation, root: usize) {
         Operation::Exchange => {
             (0..4).for_each(|i| copy(word(&w.wide_dst, i / 2, i % 2), word(&w.wide_src, i % 2, i / 2)));
         }
-        Operation::Reduce | Operation::AllReduce | Operation::Prefix => unreachable!("by hand there are movers only"),
+        Operation::Reduce | Operation::AllReduce | Operation::Prefix | Operation::Barrier => {
+            unreachable!("by hand there are movers only")
+        }
         Operation::Permute => (0..2).for_each(|r| copy(word(&w.dst, 1 - r, 0), word(&w.src, r, 0))),
     }
 }

@@ -24,6 +24,7 @@ pub mod stage;
 
 use super::measure::{Measured, Round, Tally, median};
 use super::mpi::{Library, MPICH, OPEN_MPI};
+use super::network::hosts;
 use super::{digits, say_if_disturbed, ticks};
 use cells::{Cell, Mode, is_named};
 use clap::Args;
@@ -83,7 +84,7 @@ fn algorithm(name: &str) -> Result<String, String> {
 /// What `bench-side` takes.
 #[derive(Args)]
 pub struct SideOptions {
-    side: usize,
+    pub side: usize,
     name: String,
     stage: PathBuf,
     /// The algorithm in place of the table's choice
@@ -92,6 +93,9 @@ pub struct SideOptions {
     /// Those that are asked for by their numbers
     #[arg(long)]
     named: Vec<String>,
+    /// The hosts that the ranks are on, each with a share of the cores
+    #[arg(long, value_delimiter = ',')]
+    pub hosts: Vec<String>,
 }
 
 /// The job is this side.
@@ -426,7 +430,8 @@ impl Programs {
         self.add(job, "ours", args)
     }
 
-    fn add(&mut self, mut launcher: Command, name: &'static str, args: &[&str]) -> Result<(), String> {
+    /// Starts one side by its launcher.
+    pub fn add(&mut self, mut launcher: Command, name: &'static str, args: &[&str]) -> Result<(), String> {
         let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
         let side = self.all.len().to_string();
         launcher.arg(program).args(["bench-side", &side, name]).arg(&self.path).args(args);
@@ -479,7 +484,8 @@ impl Drop for Programs {
 /// A rank of a side.
 pub fn side(options: &SideOptions) -> i32 {
     let result = Stage::open(&options.stage).and_then(|stage| match Library::named(&options.name) {
-        Some(library) => peer::serve(stage, options.side, library),
+        Some(library) => peer::serve(stage, options, library),
+        None if options.name == hosts::WIRE_NAME => hosts::serve(stage, options),
         None => ours::serve(stage, options),
     });
     match result {

@@ -4,11 +4,16 @@ use super::cells::{Mode, Operation};
 use super::hand::{Hand, Words};
 use super::stage::{By, Sample, Stage};
 use super::{CHUNK, SideOptions, read, write};
+use crate::bench::network::hosts::take_cores;
 use partage::coll::{Collective, Meets, Ready};
 use partage::prelude::*;
 
 /// A rank of it, until the driver has enough.
 pub fn serve(stage: &Stage, options: &SideOptions) -> Result<(), String> {
+    let node = std::env::var("PARTAGE_NODE").unwrap_or_default();
+    if let Some(host) = options.hosts.iter().position(|name| *name == node) {
+        take_cores(&options.hosts, host);
+    }
     partage::run(|job| {
         let hand = if job.size() == 2 { Some(Hand::new(job).map_err(|e| e.to_string())?) } else { None };
         let mut side = Ours { job, options, hand, buffers: None };
@@ -48,7 +53,7 @@ struct Set<B> {
 impl Ours<'_> {
     /// Collective.
     fn prepare(&mut self, s: &Sample) -> Result<(), String> {
-        if self.buffers.as_ref().is_some_and(|b| (b.bytes, b.is_private) == (s.bytes, s.private)) {
+        if self.buffers.as_ref().is_some_and(|b| s.bytes == 0 || (b.bytes, b.is_private) == (s.bytes, s.private)) {
             return Ok(());
         }
         self.buffers = None;
@@ -99,6 +104,7 @@ impl Ours<'_> {
                         Operation::Permute => run(job.permute(&*src, to).to(dst), sync, algorithm),
                         Operation::Reduce => run(job.reduce(&*src, Sum).to(dst).root(at), sync, algorithm),
                         Operation::AllReduce => run(job.all_reduce(&*src, Sum).to(dst), sync, algorithm),
+                        Operation::Barrier => job.barrier(),
                         Operation::Prefix => run(job.prefix_reduce(&*src, Sum).to(dst), sync, algorithm),
                     }
                 }};
@@ -150,6 +156,8 @@ impl Buffers {
                     Operation::Scatter | Operation::Permute => &$set.dst,
                     Operation::Reduce | Operation::AllReduce | Operation::Prefix => &$set.dst,
                     Operation::Gather | Operation::GatherAll | Operation::Exchange => &$set.wide_dst,
+                    // Nothing is read.
+                    Operation::Barrier => &$set.dst,
                 }
             };
         }

@@ -3,16 +3,20 @@
 use super::super::mpi::{Collectives, Library, Mpi};
 use super::cells::Operation;
 use super::stage::{Sample, Stage};
-use super::{CHUNK, read, write};
+use super::{CHUNK, SideOptions, read, write};
+use crate::bench::network::hosts::take_cores;
 use partage_conduit::topology;
 
 /// A rank of it, until the driver has enough.
-pub fn serve(stage: &Stage, side: usize, library: &'static Library) -> Result<(), String> {
+pub fn serve(stage: &Stage, options: &SideOptions, library: &'static Library) -> Result<(), String> {
     let mpi = Mpi::open(library)?;
-    let cores = topology::allowed_cores();
-    // A refusal leaves the process where it is.
-    let _ = topology::bind_to(cores[mpi.me % cores.len()]);
     let collectives = Collectives::new(&mpi)?;
+    let cores = topology::allowed_cores();
+    match options.hosts.len() {
+        // A refusal leaves the process where it is.
+        0 => _ = topology::bind_to(cores[mpi.me % cores.len()]),
+        hosts => take_cores(&options.hosts, mpi.me * hosts / collectives.ranks),
+    }
     let mut buffers = Buffers { src: vec![], dst: vec![], chunk: [0; CHUNK] };
     let prepare = |b: &mut Buffers, s: &Sample| {
         let wide = s.bytes / 8 * collectives.ranks;
@@ -21,7 +25,7 @@ pub fn serve(stage: &Stage, side: usize, library: &'static Library) -> Result<()
         }
         Ok(())
     };
-    stage.serve(side, mpi.me, collectives.ranks, &mut buffers, prepare, |b, s, turn, times| {
+    stage.serve(options.side, mpi.me, collectives.ranks, &mut buffers, prepare, |b, s, turn, times| {
         b.call(&collectives, mpi.me, s, turn, times)
     })?;
     mpi.finalize()
@@ -50,6 +54,7 @@ impl Buffers {
                 Operation::Exchange | Operation::Permute => c.exchange(src, dst)?,
                 Operation::Reduce => c.reduce(&src[..n], &mut dst[..n], root)?,
                 Operation::AllReduce => c.all_reduce(&src[..n], &mut dst[..n])?,
+                Operation::Barrier => c.barrier()?,
                 Operation::Prefix => c.scan(&src[..n], &mut dst[..n])?,
             }
             // A broadcast is in place: what it brings is where it begins.

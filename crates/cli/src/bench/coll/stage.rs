@@ -116,6 +116,7 @@ impl Sample {
             Operation::Exchange => (ranks, ranks),
             Operation::Permute | Operation::AllReduce | Operation::Prefix => (1, 1),
             Operation::Reduce => (1, only(is_root, 1)),
+            Operation::Barrier => (0, 0),
         }
     }
 }
@@ -143,7 +144,7 @@ impl Order {
             0 => Order::End,
             1 => Order::Handoff,
             _ => Order::Sample(Sample {
-                operation: Operation::ALL[operation as usize],
+                operation: Operation::ALL.get(operation as usize).copied().unwrap_or(Operation::Barrier),
                 bytes: bytes as usize,
                 mode: [Mode::AllAll, Mode::MyMy, Mode::NoNo][mode as usize],
                 by: match by {
@@ -314,7 +315,7 @@ mod tests {
 
     #[test]
     fn orders_travel_as_words() {
-        for operation in Operation::ALL {
+        for operation in Operation::ALL.into_iter().chain([Operation::Barrier]) {
             for mode in [Mode::AllAll, Mode::MyMy, Mode::NoNo] {
                 for by in [By::Library, By::Hand, By::Named(0), By::Named(9)] {
                     for (touched, rotating) in [(false, true), (true, false)] {

@@ -4,12 +4,23 @@
 //!
 //! tcp registers nothing, so a shim demands it and takes some time for each page.
 
-use super::measure::Measured;
-use super::ranks::{Bench, now_ns};
+use crate::bench::Limit::Ratio;
+use crate::bench::Mapping::Registering;
+use crate::bench::measure::Measured;
+use crate::bench::ranks::{Bench, now_ns};
+use crate::bench::{Figure, job};
 use partage::prelude::*;
 use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::atomic::Ordering::*;
+
+/// Those of this kind.
+pub static FIGURES: [Figure; 4] = [
+    job("net_put_16k_register", 2, Registering, "us", Ratio(1.0), put::<{ 16 << 10 }>),
+    job("net_put_64k_register", 2, Registering, "us", Ratio(1.0), put::<{ 64 << 10 }>),
+    job("net_put_256k_register", 2, Registering, "us", Ratio(1.0), put::<{ 256 << 10 }>),
+    job("net_put_1m_register", 2, Registering, "us", Ratio(1.0), put::<{ 1 << 20 }>),
+];
 
 /// What the network asks for: registration, which takes a quarter of a microsecond for each page.
 pub const DEMANDS: &str = "local,cost=250";
@@ -17,7 +28,7 @@ pub const DEMANDS: &str = "local,cost=250";
 const VOLUME: usize = 16 << 20;
 
 /// A put of `LEN` bytes from memory that is kept registered, beside one that is not.
-pub fn put<const LEN: usize>(b: &Bench) -> Measured {
+fn put<const LEN: usize>(b: &Bench) -> Measured {
     let there = b.job.alloc_all::<u8>(LEN).expect("a block").on(b.job.neighbor(1));
     let (kept, plain, turn) = (vec![1u8; LEN], vec![1u8; LEN], Cell::new(0));
     let kept = b.job.register(&kept).expect("registered memory");

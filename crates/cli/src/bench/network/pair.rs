@@ -1,12 +1,16 @@
 //! Puts, gets and messages between two processes that share no memory, beside libfabric by hand; in microseconds.
 //!
-//! As in [`ranks`](super::ranks), every function here is run by both ranks of a job; what rank 0 returns counts. Rank 0 is
+//! As in [`ranks`](crate::bench::ranks), every function here is run by both ranks of a job; what rank 0 returns counts. Rank 0 is
 //! the one that acts; rank 1 polls meanwhile, by way of the runtime or by hand.
 
-use super::am::Pair;
-use super::measure::Measured;
-use super::ranks::{Bench, now_ns};
-use super::wire::Wire;
+use crate::bench::Limit::Ratio;
+use crate::bench::Mapping::{Apart, Reference};
+use crate::bench::am::Pair;
+use crate::bench::measure::Measured;
+use crate::bench::ranks::{Bench, now_ns};
+use crate::bench::signal;
+use crate::bench::wire::Wire;
+use crate::bench::{Figure, Limit, job};
 use partage::domain::Op;
 use partage::prelude::*;
 use partage::wait::join_all;
@@ -15,6 +19,29 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
+
+/// Those of this kind.
+pub static FIGURES: [Figure; 15] = [
+    job("net_put_8", 2, Apart, "us", Ratio(1.15), put_8),
+    job("net_get_8", 2, Apart, "us", Ratio(1.15), get_8),
+    job("net_am_short_rtt", 2, Apart, "us", Ratio(1.2), am_short_rtt),
+    job("net_put_64k_bw", 2, Apart, "us", Ratio(1.053), put_bandwidth::<{ 64 << 10 }>),
+    job("net_put_1m_bw", 2, Apart, "us", Ratio(1.053), put_bandwidth::<{ 1 << 20 }>),
+    job("net_put_8_stream", 2, Apart, "us", Ratio(1.2), put_8_stream),
+    job("net_put_stream_async", 2, Apart, "us", Ratio(1.2), put_stream_async),
+    job("net_put_stream_tasks", 2, Apart, "us", Ratio(1.2), put_stream_tasks),
+    job("net_fetch_add", 2, Apart, "us", Ratio(1.2), fetch_add),
+    job("net_atomic_native", 2, Apart, "us", Limit::None, atomic_native),
+    job("net_put_busy_target", 2, Apart, "us", Limit::Value(100.0), put_busy_target).most(9),
+    job("net_sig_8_vs_put", 2, Apart, "us", Ratio(0.6), signal_beside_put),
+    job("net_put_8_vs_reference", 2, Apart, "×", Ratio(0.8), put_8).against(Reference).most(9),
+    job("net_put_64k_bw_vs_reference", 2, Apart, "×", Limit::None, put_bandwidth::<{ 64 << 10 }>)
+        .against(Reference)
+        .most(5),
+    job("net_put_1m_bw_vs_reference", 2, Apart, "×", Limit::None, put_bandwidth::<{ 1 << 20 }>)
+        .against(Reference)
+        .most(5),
+];
 
 /// Operations of a sample, where each takes as long as a message to the other and back.
 const TRIPS: usize = 500;
@@ -79,14 +106,23 @@ pub fn put_8(b: &Bench) -> Measured {
 }
 
 /// A get of 8 bytes.
-pub fn get_8(b: &Bench) -> Measured {
+fn get_8(b: &Bench) -> Measured {
     let link = Link::new(b, 8, 1);
     let there = link.there.cast::<u64>();
     link.compare(TRIPS, || _ = black_box(there.get(b.job)), || link.wire.get(8))
 }
 
+/// 8 bytes and their signal, one way, beside a put of 8 bytes that is complete there.
+fn signal_beside_put(b: &Bench) -> Measured {
+    let link = Link::new(b, 8, 1);
+    let there = link.there.cast::<u64>();
+    let mut signal = signal::one_way::<signal::Signaled>(b, 8, TRIPS / 2);
+    let put = || link.served(TRIPS, || (0..TRIPS).for_each(|_| there.put(b.job, black_box(1))), || b.job.poll());
+    b.compare(|| signal() / 1e3, put)
+}
+
 /// Request and reply of 32 bytes, beside messages of 64 bytes to and fro.
-pub fn am_short_rtt(b: &Bench) -> Measured {
+fn am_short_rtt(b: &Bench) -> Measured {
     let (link, pair) = (Link::new(b, 8, 8), Pair::apart(b));
     let answered = Cell::new(0);
     b.compare(
@@ -94,7 +130,7 @@ pub fn am_short_rtt(b: &Bench) -> Measured {
         || {
             let ask = || {
                 let before = link.wire.received();
-                link.wire.send();
+                link.wire.send(64);
                 while link.wire.received() == before {
                     link.wire.poll();
                 }
@@ -102,7 +138,7 @@ pub fn am_short_rtt(b: &Bench) -> Measured {
             let answer = || {
                 link.wire.poll();
                 while answered.get() < link.wire.received() {
-                    link.wire.send();
+                    link.wire.send(64);
                     answered.set(answered.get() + 1);
                 }
             };
@@ -112,7 +148,7 @@ pub fn am_short_rtt(b: &Bench) -> Measured {
 }
 
 /// An atomic that gives the old value, beside request and reply of active messages.
-pub fn fetch_add(b: &Bench) -> Measured {
+fn fetch_add(b: &Bench) -> Measured {
     let (link, pair) = (Link::new(b, 8, 1), Pair::apart(b));
     let word = link.there.cast::<u64>();
     let ours = || (0..TRIPS).for_each(|_| _ = black_box(word.at(b.job).fetch_add(1)));
@@ -120,7 +156,7 @@ pub fn fetch_add(b: &Bench) -> Measured {
 }
 
 /// A fetch_add that the network does itself, if it does, beside one by message.
-pub fn atomic_native(b: &Bench) -> Measured {
+fn atomic_native(b: &Bench) -> Measured {
     let link = Link::new(b, 16, 1);
     let there = link.there.cast::<u64>();
     let domain = b.job.atomic_domain::<u64>(&[Op::Add]).expect("a domain");
@@ -140,7 +176,7 @@ pub fn put_bandwidth<const LEN: usize>(b: &Bench) -> Measured {
 }
 
 /// One of many puts of 8 bytes that are under way at a time.
-pub fn put_8_stream(b: &Bench) -> Measured {
+fn put_8_stream(b: &Bench) -> Measured {
     stream(b, 8, 20 * TRIPS, WINDOW)
 }
 
@@ -162,7 +198,7 @@ fn stream(b: &Bench, len: usize, times: usize, window: usize) -> Measured {
 
 /// One of many puts of 8 bytes of which so many as by hand are under way, each awaited as a future, beside the same by
 /// events.
-pub fn put_stream_async(b: &Bench) -> Measured {
+fn put_stream_async(b: &Bench) -> Measured {
     let ours = |link: &Link, times: usize| {
         b.job.scope(|s| {
             b.job.block_on(async {
@@ -183,7 +219,7 @@ pub fn put_stream_async(b: &Bench) -> Measured {
 }
 
 /// The same by as many tasks as puts are under way, each of which awaits its own one after the other.
-pub fn put_stream_tasks(b: &Bench) -> Measured {
+fn put_stream_tasks(b: &Bench) -> Measured {
     let ours = |link: &Link, times: usize| {
         b.job.scope(|s| {
             let task = |_| async {
@@ -224,7 +260,7 @@ fn oldest<'s>(events: &mut VecDeque<Event<'s, ()>>) -> Event<'s, ()> {
 
 /// A put of 8 bytes to a process that computes for 100 ms: the mean of those that are made in half of that time, or of
 /// the one that takes all of it.
-pub fn put_busy_target(b: &Bench) -> Measured {
+fn put_busy_target(b: &Bench) -> Measured {
     let link = Link::new(b, 8, 1);
     let there = link.there.cast::<u64>();
     let busy = |put: &dyn Fn(), serve: &dyn Fn()| {

@@ -3,12 +3,16 @@
 //! What counts is how much slower that is with the memory for messages that a process has by default
 //! (`PARTAGE_AM_MEMORY`) than with so much that nobody ever waits for credits.
 
-use super::{launch, read, this_program};
+use crate::bench::{Figure, Limit, driver, launch, read, this_program};
 use partage::am::Request;
 use partage::prelude::*;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::Instant;
+
+/// Those of this kind.
+pub static FIGURES: [Figure; 1] =
+    [Figure { unit: "×", ..driver("net_am_flood", Limit::Value(1.25), slowdown) }.most(3)];
 
 /// What a rank of it is called.
 pub const RANK: &str = "flood";
@@ -22,7 +26,7 @@ static ARRIVED: AtomicU64 = AtomicU64::new(0);
 static ARRIVE: Request<()> = Request::new(|_, _, (), _| _ = ARRIVED.fetch_add(1, Relaxed));
 
 /// How often the time with a setting at its largest the time by default is.
-pub fn slowdown(out: &Path) -> Result<f64, String> {
+fn slowdown(out: &Path) -> Result<f64, String> {
     let time = |memory: Option<&str>| {
         let mut spec = this_program(RANKS, &[RANK, "1"])?;
         spec.args.push(out.into());

@@ -1,0 +1,317 @@
+//! `partage bench network --hosts`: collectives between hosts, beside the raw messages that they need and beside Open MPI over
+//! TCP between the same hosts.
+//!
+//! As in [`coll`](crate::bench::coll) the sides live next to each other and take turns: a job of ours, two processes that pass
+//! messages by libfabric, and an MPI. They and the driver meet in a file, so the hosts have to be of one machine: network
+//! namespaces, as `ci/netns` makes them. Each host has cores of its own as far as there are cores.
+//!
+//! The floor of a small collective is the time of a raw message from host to host, half a round trip, times the messages
+//! between hosts that wait for one another in the plan which the ranks run. How many those are says the model of plans, on a
+//! machine on which such a message takes 1 and all else nothing.
+
+use crate::bench::coll::cells::{Mode, Operation};
+use crate::bench::coll::stage::{By, Order, Sample, Stage};
+use crate::bench::coll::{Programs, SideOptions};
+use crate::bench::measure::{Measured, Round, Tally};
+use crate::bench::mpi::OPEN_MPI;
+use crate::bench::wire::Wire;
+use crate::bench::{Figure, How, Limit, launch, this_program};
+use clap::Args;
+use partage::prelude::*;
+use partage_boot::Hosts;
+use partage_conduit::ofi::interfaces::interfaces;
+use partage_conduit::topology;
+use partage_plan::coll::model::{Link, Machine, cost};
+use partage_plan::coll::{Kind, Nodes, OpKind, Setting, Table};
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Which hosts.
+#[derive(Args)]
+pub struct Options {
+    /// Collectives between these hosts instead, two ranks on each: network namespaces of this machine (`ci/netns`)
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
+    pub hosts: Vec<String>,
+    /// Remote shell that reaches a host, run as COMMAND HOST PROGRAM...; split at blanks
+    #[arg(long, value_name = "COMMAND", default_value = "ip netns exec", requires = "hosts")]
+    pub rsh: String,
+}
+
+/// What is measured between hosts.
+#[derive(Clone, Copy, Debug)]
+pub enum What {
+    /// A collective beside raw messages of so many bytes.
+    Messages { operation: Operation, bytes: usize, mode: Mode, message: usize },
+    /// A collective beside that of Open MPI.
+    OpenMpi { operation: Operation, bytes: usize, mode: Mode },
+    /// Seconds for a job of so many ranks on each host that do nothing.
+    Start { ranks: usize },
+}
+
+/// Those of this kind.
+pub static FIGURES: [Figure; 13] = [
+    raw("net_hosts_barrier", Operation::Barrier, 0, Mode::AllAll, 64, Limit::Ratio(1.3)),
+    raw("net_hosts_all_reduce_8", Operation::AllReduce, 8, Mode::MyMy, 64, Limit::Ratio(1.3)),
+    raw("net_hosts_all_reduce_8_all", Operation::AllReduce, 8, Mode::AllAll, 64, Limit::None),
+    raw("net_hosts_exchange_1k", Operation::Exchange, 1 << 10, Mode::MyMy, 1 << 10, Limit::Ratio(1.3)),
+    raw("net_hosts_exchange_1k_all", Operation::Exchange, 1 << 10, Mode::AllAll, 1 << 10, Limit::None),
+    beside("net_hosts_barrier_beside_openmpi", Operation::Barrier, 0, Limit::None),
+    beside("net_hosts_all_reduce_8_beside_openmpi", Operation::AllReduce, 8, Limit::None),
+    beside("net_hosts_exchange_1k_beside_openmpi", Operation::Exchange, 1 << 10, Limit::None),
+    beside("net_hosts_all_reduce_1m", Operation::AllReduce, 1 << 20, Limit::Ratio(0.8)),
+    beside("net_hosts_broadcast_1m", Operation::Broadcast, 1 << 20, Limit::Ratio(0.8)),
+    beside("net_hosts_exchange_1m", Operation::Exchange, 1 << 20, Limit::Ratio(0.8)),
+    beside("net_hosts_gather_all_1m", Operation::GatherAll, 1 << 20, Limit::None),
+    Figure {
+        name: "net_hosts_start_8",
+        unit: "s",
+        limit: Limit::Value(1.0),
+        most: 9,
+        how: How::Hosts(What::Start { ranks: 8 }),
+    },
+];
+
+const fn raw(
+    name: &'static str,
+    operation: Operation,
+    bytes: usize,
+    mode: Mode,
+    message: usize,
+    limit: Limit,
+) -> Figure {
+    let how = How::Hosts(What::Messages { operation, bytes, mode, message });
+    Figure { name, unit: "us", limit, most: 25, how }
+}
+
+/// As MPI has it: data may be touched when their rank has entered, and until it returns.
+const fn beside(name: &'static str, operation: Operation, bytes: usize, limit: Limit) -> Figure {
+    let how = How::Hosts(What::OpenMpi { operation, bytes, mode: Mode::MyMy });
+    Figure { name, unit: "us", limit, most: 15, how }
+}
+
+/// Ranks of each host.
+const RANKS: usize = 2;
+/// The sides.
+const OURS: usize = 0;
+const WIRE: usize = 1;
+const MPI: usize = 2;
+/// The raw side's name, for `bench-side`.
+pub const WIRE_NAME: &str = "wire";
+/// The longest raw message.
+const LONGEST: usize = 4 << 10;
+/// A sample takes about so long, in microseconds.
+const WINDOW: f64 = 20_000.0;
+
+/// Everything that takes turns.
+pub struct Sides {
+    hosts: Hosts,
+    programs: Programs,
+    /// What an MPI's launcher calls as its remote shell.
+    shell: PathBuf,
+    has_mpi: bool,
+}
+
+impl Sides {
+    /// Starts what these figures need.
+    pub fn start(options: &Options, figures: &[&Figure]) -> Result<Sides, String> {
+        let shell: Vec<OsString> = options.rsh.split_whitespace().map(OsString::from).collect();
+        if shell.is_empty() || options.hosts.len() < 2 {
+            return Err("--hosts: give two or more, and a remote shell that reaches them".into());
+        }
+        let this = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+        let hosts = Hosts { names: options.hosts.clone(), shell, agent: vec![this.clone().into(), "agent".into()] };
+        let path = std::env::temp_dir().join(format!("partage-bench-{}.rsh", std::process::id()));
+        let mut sides = Sides { hosts, programs: Programs::new()?, shell: path, has_mpi: false };
+        let names = options.hosts.join(",");
+        for (name, each) in [("ours", RANKS), (WIRE_NAME, 1)] {
+            let mut job = Command::new(&this);
+            job.args(["run", "--hosts", &names, "--rsh", &options.rsh]);
+            job.args(["-n", &(each * options.hosts.len()).to_string()]);
+            job.env("PARTAGE_PROFILE", "none");
+            sides.programs.add(job, name, &["--hosts", &names])?;
+        }
+        if OPEN_MPI.is_there() && figures.iter().any(|f| matches!(f.how, How::Hosts(What::OpenMpi { .. }))) {
+            let command = sides.mpirun(&options.rsh, &names)?;
+            sides.programs.add(command, OPEN_MPI.name, &["--hosts", &names])?;
+            sides.has_mpi = true;
+        }
+        Ok(sides)
+    }
+
+    /// Open MPI's launcher, on the first host.
+    fn mpirun(&self, rsh: &str, names: &str) -> Result<Command, String> {
+        // It gives options, the host, and a command that is quoted for a shell, as for ssh. Hosts of one machine have its name; MPI
+        // would take them for one.
+        let script = format!(
+            "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1\nshift\n\
+             exec {rsh} \"$host\" unshare --uts sh -c \"hostname $host; exec $*\"\n"
+        );
+        let written = std::fs::write(&self.shell, script)
+            .and_then(|()| std::fs::set_permissions(&self.shell, std::fs::Permissions::from_mode(0o700)));
+        written.map_err(|e| format!("{}: {e}", self.shell.display()))?;
+        let mut command = Command::new(&self.hosts.shell[0]);
+        command.args(&self.hosts.shell[1..]).arg(&self.hosts.names[0]);
+        let slots: Vec<String> = names.split(',').map(|name| format!("{name}:{RANKS}")).collect();
+        OPEN_MPI.add_over_hosts(&mut command, &self.shell, &slots.join(","), RANKS * self.hosts.names.len());
+        Ok(command)
+    }
+
+    /// One figure.
+    pub fn measure(&mut self, what: What, rounds: usize) -> Result<Measured, String> {
+        let (operation, bytes, mode) = match what {
+            What::Start { ranks } => return self.start_up(ranks, rounds),
+            What::Messages { operation, bytes, mode, .. } | What::OpenMpi { operation, bytes, mode } => {
+                (operation, bytes, mode)
+            }
+        };
+        let sample = Sample {
+            operation,
+            bytes,
+            mode,
+            by: By::Library,
+            touched: false,
+            rotating: true,
+            private: false,
+            calls: 1,
+            batches: 1,
+        };
+        let (side, floor, times) = match what {
+            What::Messages { message, .. } => {
+                (WIRE, Sample { bytes: message, ..sample }, self.hops(operation, bytes, mode)? / 2.0)
+            }
+            _ if !self.has_mpi => return Err("Open MPI is not installed".into()),
+            _ => (MPI, sample, 1.0),
+        };
+        let (ours, floor) = (self.fit(OURS, sample)?, self.fit(side, floor)?);
+        let mut tally = Tally::default();
+        while !tally.is_enough(rounds) {
+            let mut ask = |side, sample| self.programs.ask(side, Order::Sample(sample));
+            let first = ask(side, floor)?;
+            let both = ask(OURS, ours)? + ask(OURS, ours)?;
+            let floor = times * (first + ask(side, floor)?) / 2.0;
+            // Hosts have cores of their own, between which nothing is handed.
+            tally.push(Round { before: 1.0, after: 1.0, ours: both / 2.0, floor: Some(floor) });
+        }
+        Ok(Measured { handoff: None, ..tally.measured() })
+    }
+
+    /// With so many calls that a sample takes long enough.
+    fn fit(&mut self, side: usize, mut sample: Sample) -> Result<Sample, String> {
+        let multiple = (RANKS * self.hosts.names.len()) as u64;
+        loop {
+            let time = self.programs.ask(side, Order::Sample(sample))?;
+            let enough = ((WINDOW / time.max(0.01)) as u64).max(2).next_multiple_of(multiple);
+            if enough < 4 * sample.calls {
+                return Ok(Sample { calls: enough, ..sample });
+            }
+            sample.calls = enough.min(8 * sample.calls);
+        }
+    }
+
+    /// Messages between hosts that wait for one another.
+    fn hops(&self, operation: Operation, bytes: usize, mode: Mode) -> Result<f64, String> {
+        let hosts = self.hosts.names.len();
+        if operation == Operation::Barrier {
+            return Ok(f64::from(hosts.next_power_of_two().ilog2()));
+        }
+        let tables = partage::settings::collectives().map_err(|e| e.to_string())?;
+        let table = tables.into_iter().filter(|(origin, _)| *origin != "profile").map(|(_, table)| table);
+        let table = table.fold(Table::empty(), Table::over);
+        hops(&table, operation, bytes, mode, hosts).ok_or_else(|| format!("{}: no plan", operation.name()))
+    }
+
+    /// From the start of the launcher to its end.
+    fn start_up(&self, ranks: usize, rounds: usize) -> Result<Measured, String> {
+        let mut times = vec![];
+        for _ in 0..rounds {
+            let mut spec = this_program(ranks * self.hosts.names.len(), &["empty"])?;
+            spec.hosts = Some(self.hosts.clone());
+            let start = Instant::now();
+            launch(&spec)?;
+            times.push(start.elapsed().as_secs_f64());
+        }
+        Ok(Measured::absolute(times))
+    }
+
+    /// Tells all to end.
+    pub fn end(self) -> Result<(), String> {
+        let _ = std::fs::remove_file(&self.shell);
+        self.programs.end()
+    }
+}
+
+fn hops(table: &Table, operation: Operation, bytes: usize, mode: Mode, hosts: usize) -> Option<f64> {
+    let op: OpKind = operation.name().parse().ok()?;
+    let sync = if mode == Mode::AllAll { (In::All, Out::All) } else { (In::My, Out::My) };
+    let setting = Setting {
+        ranks: RANKS * hosts,
+        nodes: true,
+        crowded: true,
+        sync,
+        source: Kind::Shared,
+        dest: Kind::Shared,
+        in_place: operation == Operation::Broadcast,
+        ordered: false,
+    };
+    let mut shape = table.choose(op, &setting, bytes).shape(op, &setting, bytes);
+    let of: Vec<usize> = (0..setting.ranks).map(|r| r / RANKS).collect();
+    shape.nodes = Some(Arc::new(Nodes::new(&of)));
+    let near = Link { latency: 0.0, overhead: 0.0, gap: 0.0, byte: 0.0 };
+    let machine = Machine { near, far: Link { latency: 1.0, ..near }, copy: 0.0, combine: 0.0 };
+    cost(&shape, &machine)
+}
+
+/// A process of the raw side, until the driver has enough.
+pub fn serve(stage: &Stage, options: &SideOptions) -> Result<(), String> {
+    let node = std::env::var("PARTAGE_NODE").unwrap_or_default();
+    take_cores(&options.hosts, options.hosts.iter().position(|name| *name == node).unwrap_or(0));
+    partage::run(|job| -> Result<(), String> {
+        let me = job.rank().index();
+        let source = interfaces().into_iter().find(|i| !i.is_loopback).map(|i| i.address.to_string());
+        // Only the first two hosts pass messages.
+        let wire = (me < 2).then_some(()).map(|()| Wire::between(job, source, 8, 1, LONGEST));
+        let call = |wire: &mut Option<Wire>, s: &Sample, _: u64, times: u64| {
+            if let Some(wire) = wire {
+                for _ in 0..times {
+                    if me == 0 {
+                        wire.send(s.bytes);
+                    }
+                    wire.await_next();
+                    if me == 1 {
+                        wire.send(s.bytes);
+                    }
+                }
+            }
+            Ok(())
+        };
+        stage.serve(options.side, me, job.size(), &mut { wire }, |_, _| Ok(()), call)
+    });
+    Ok(())
+}
+
+/// Gives this process the cores of its host: an equal share of them, or one in turn.
+pub fn take_cores(hosts: &[String], host: usize) {
+    let cores = topology::allowed_cores();
+    let share = (cores.len() / hosts.len().max(1)).max(1);
+    let first = host * share % cores.len();
+    topology::allow(&cores[first..(first + share).min(cores.len())]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_that_wait_for_one_another_are_counted() {
+        let hops = |table: &str, operation, bytes| hops(&table.parse().unwrap(), operation, bytes, Mode::MyMy, 2);
+        // There is one round of data, before which each receiver says that it has entered.
+        assert_eq!(hops("any:flat:push", Operation::Exchange, 1024), Some(2.0));
+        assert_eq!(hops("any:flat:mail", Operation::AllReduce, 8), Some(1.0));
+        // Up to the first host, and down again.
+        assert_eq!(hops("any:tree2:mail", Operation::AllReduce, 8), Some(2.0));
+    }
+}
