@@ -2,7 +2,7 @@
 //! `EVERY_SPLIT=1`, as in `ci/soak`, takes all); and on the reference path, where puts, gets and atomics are messages, in some of them. Then over libfabric: between processes that share no memory, and between
 //! hosts, which are network namespaces.
 
-use partage_boot::{Hosts, Spec};
+use partage_boot::{Host, Hosts, Spec};
 use partage_conduit::ofi::endpoint::{Asked, Atomics, Endpoint};
 use partage_conduit::word::{Kind, Op};
 use std::io::Write;
@@ -260,21 +260,26 @@ fn what_cannot_be_registered() {
     suite(2, 2, &[APART, SHORT, cached, demanding("local,cost=100"), ("ONLY", "registered")]);
 }
 
-/// Two hosts, made of network namespaces and removed in the end.
+/// Hosts, made of network namespaces and removed in the end.
 struct Namespaces {
     prefix: String,
+    count: usize,
 }
 
 impl Namespaces {
-    /// Says it if there are none.
+    /// Two of them; says it if there are none.
     fn up() -> Option<Namespaces> {
+        Namespaces::of(2)
+    }
+
+    fn of(count: usize) -> Option<Namespaces> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         if !is_there_libfabric() {
             return None;
         }
         let unique = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
-        let namespaces = Namespaces { prefix: format!("partage-suite-{unique}-") };
-        let output = namespaces.ci("netns").arg("up").output().unwrap();
+        let namespaces = Namespaces { prefix: format!("partage-suite-{unique}-"), count };
+        let output = namespaces.ci("netns").args(["up", &count.to_string()]).output().unwrap();
         if !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
             skipped(&format!("no network namespaces: {why}"));
@@ -291,7 +296,7 @@ impl Namespaces {
 
     fn suite(&self, ranks: usize, procs: usize, settings: &[(&str, &str)]) {
         let hosts = Hosts {
-            names: [1, 2].map(|i| format!("{}{i}", self.prefix)).to_vec(),
+            list: (1..=self.count).map(|i| Host::new(format!("{}{i}", self.prefix))).collect(),
             shell: ["ip", "netns", "exec"].map(Into::into).to_vec(),
             agent: [SUITE, "agent"].map(Into::into).to_vec(),
         };
@@ -311,6 +316,27 @@ fn two_hosts() {
         namespaces.suite(4, 4, &[SHORT]);
         namespaces.suite(5, 3, &[SHORT]);
     }
+}
+
+#[test]
+fn four_hosts() {
+    if let Some(namespaces) = Namespaces::of(4) {
+        namespaces.suite(7, 7, &[("ONLY", "litmus"), SHORT]);
+        namespaces.suite(9, 5, &[("ONLY", "collectives"), SHORT]);
+        namespaces.suite(4, 4, &[("ONLY", "signal"), SHORT]);
+    }
+}
+
+/// One packet of a hundred is lost: all is as it should be, only later.
+#[test]
+fn two_hosts_that_lose_packets() {
+    let Some(namespaces) = Namespaces::up() else { return };
+    let output = namespaces.ci("netns").args(["loss", "1"]).output().unwrap();
+    if !output.status.success() {
+        return skipped(&format!("no loss of packets: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    namespaces.suite(3, 3, &[("ONLY", "am"), SHORT]);
+    namespaces.suite(4, 2, &[("ONLY", "memory"), SHORT]);
 }
 
 /// Without the thread that serves others while ranks compute, ranks that wait serve them.

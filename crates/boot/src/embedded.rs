@@ -116,9 +116,13 @@ mod tests {
                 for (process, gather) in meeting(processes).into_iter().enumerate() {
                     s.spawn(move || {
                         let mut boot = Boot::embedded(process, processes, gather).unwrap();
-                        assert_eq!((boot.kind(), boot.process(), boot.processes()), (Kind::Embedded, process, processes));
+                        assert_eq!(
+                            (boot.kind(), boot.process(), boot.processes()),
+                            (Kind::Embedded, process, processes)
+                        );
                         for round in 0..6 {
-                            let blob = |p: usize| vec![p as u8 + 1; [0, 1, 70_000, 0, 300][(p + round) % 5] * (round % 2)];
+                            let blob =
+                                |p: usize| vec![p as u8 + 1; [0, 1, 70_000, 0, 300][(p + round) % 5] * (round % 2)];
                             let all = boot.exchange(&blob(process)).unwrap();
                             assert_eq!(all, (0..processes).map(blob).collect::<Vec<_>>());
                             boot.fence().unwrap();
@@ -138,7 +142,10 @@ mod tests {
         assert_eq!(line, "there is no process 2 in a job of 2");
         let mut boot = Boot::embedded(1, 2, none()).unwrap();
         let line = boot.exchange(b"x").unwrap_err().to_string();
-        assert!(line.starts_with("the all-gather that process 1 of 2 brought does not give it its own bytes"), "{line}");
+        assert!(
+            line.starts_with("the all-gather that process 1 of 2 brought does not give it its own bytes"),
+            "{line}"
+        );
 
         let mut calls = 0;
         let breaks = move |_: &[u8], _: &mut [u8]| {

@@ -54,7 +54,10 @@ impl Host {
         let file = File::open(path).map_err(cannot)?;
         file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
         if bytes.len() as u64 > FILE_MAX {
-            return Err(Error::new(format!("host file {name} is longer than {} MiB: is it another file?", FILE_MAX >> 20)));
+            return Err(Error::new(format!(
+                "host file {name} is longer than {} MiB: is it another file?",
+                FILE_MAX >> 20
+            )));
         }
         let mut hosts = Vec::new();
         for (number, line) in bytes.split(|b| *b == b'\n').enumerate() {

@@ -132,7 +132,9 @@ impl Spec {
         } else if self.hosts.as_ref().is_some_and(|hosts| hosts.list.is_empty() || hosts.shell.is_empty()) {
             "a job on other hosts needs their names and a remote shell".to_owned()
         } else if let Some(slots) = slots.filter(|slots| *slots < procs) {
-            format!("{procs} processes, but the hosts have {slots} slots; --procs {slots} makes as many processes of more ranks")
+            format!(
+                "{procs} processes, but the hosts have {slots} slots; --procs {slots} makes as many processes of more ranks"
+            )
         } else if slots.is_none() && hosts.len() > procs {
             format!("{} hosts for {procs} processes: a host has at least one process", hosts.len())
         } else {

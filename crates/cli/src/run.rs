@@ -23,7 +23,12 @@ pub struct Options {
     #[arg(long, value_name = "FILE", group = "where")]
     hostfile: Option<PathBuf>,
     /// Remote shell that reaches a host without asking, run as COMMAND HOST partage...; split at blanks
-    #[arg(long, value_name = "COMMAND", default_value = "ssh -o BatchMode=yes -o ConnectTimeout=10", requires = "where")]
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        default_value = "ssh -o BatchMode=yes -o ConnectTimeout=10",
+        requires = "where"
+    )]
     rsh: String,
     /// Bind each rank to a core
     #[arg(long, value_enum, default_value = "none")]

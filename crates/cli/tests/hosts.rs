@@ -398,6 +398,184 @@ fn what_cannot_be_started() {
     assert!(ended.code == 2 && ended.err.contains("--hosts"), "{ended:#?}");
 }
 
+fn with_file(rsh: &Rsh, text: &str, options: &[&str]) -> Start {
+    let file = rsh.directory.0.join("hosts");
+    std::fs::write(&file, text).unwrap();
+    run(&["--hostfile"]).arg(file).arg("--rsh").arg(&rsh.path).args(options)
+}
+
+#[test]
+fn host_files_and_slots() {
+    let text = "# the cluster\n\na slots=2   # a big one\r\nb:1\n\tc\n#d slots=9";
+    let script = ["sh", "-c", r#"echo "$PMI_RANK of $PMI_SIZE on $PARTAGE_NODE, $PARTAGE_THREADS""#];
+    // Who is not needed is not asked.
+    let rsh = rsh(r#"[ $1 = c ] && [ -n "$NOT_C" ] && exit 9; echo $1 >>"${0%/*}/reached"; shift; exec "$@""#);
+    let said = |start: Start| sorted(start.args(script).end().succeeded()).join("; ");
+    let all = "0 of 4 on a, 1; 1 of 4 on a, 1; 2 of 4 on b, 1; 3 of 4 on c, 1";
+    assert_eq!(said(with_file(&rsh, text, &[])), all);
+    assert_eq!(said(rsh.run("a:2,b:1,c", &[])), all);
+    let some = said(with_file(&rsh, text, &["-n", "3"]).env("NOT_C", "1"));
+    assert_eq!(some, "0 of 3 on a, 1; 1 of 3 on a, 1; 2 of 3 on b, 1");
+    let some = said(with_file(&rsh, text, &["-n", "5", "--procs", "3"]).env("NOT_C", "1"));
+    assert_eq!(some, "0 of 3 on a, 2; 1 of 3 on a, 2; 2 of 3 on b, 1");
+    // As the node files of batch systems are: one agent for a host's lines that follow each other.
+    std::fs::remove_file(rsh.directory.0.join("reached")).unwrap();
+    let lines = said(with_file(&rsh, "a\na\nb\nb\n", &["-n", "4"]));
+    assert_eq!(lines, "0 of 4 on a, 1; 1 of 4 on a, 1; 2 of 4 on b, 1; 3 of 4 on b, 1");
+    let reached = std::fs::read_to_string(rsh.directory.0.join("reached")).unwrap();
+    assert_eq!(sorted(&reached), ["a", "b"]);
+}
+
+#[test]
+fn host_files_that_are_wrong() {
+    let rsh = exec();
+    let complaint = |start: Start| {
+        let ended = start.args(["-n", "8", "true"]).end();
+        assert_eq!((ended.code, ended.out.as_str()), (2, ""), "{ended:#?}");
+        ended.line().replace(&*rsh.directory.0.to_string_lossy(), "DIR")
+    };
+    for (text, why) in [
+        ("a\n\n# b\nc slots=none\n", ", line 4: `none` slots: a host has 1 to 65536"),
+        ("a:0", ", line 1: `0` slots: a host has 1 to 65536"),
+        ("a b", ", line 1: `b` is not understood; write a host, and slots=N if need be"),
+        ("a\n-oProxyCommand=x", ", line 2: `-oProxyCommand=x`: the name of a host does not begin with a hyphen"),
+        ("", " has no hosts; write one on each line"),
+        ("# a\n\n  \n", " has no hosts; write one on each line"),
+    ] {
+        assert_eq!(complaint(with_file(&rsh, text, &[])), format!("partage: host file DIR/hosts{why}"));
+    }
+    let line = complaint(with_file(&rsh, "a:4\nb", &[]));
+    assert_eq!(
+        line,
+        "partage: 8 processes, but the hosts have 5 slots; --procs 5 makes as many processes of more ranks"
+    );
+    let at = |path: PathBuf| complaint(run(&["--hostfile"]).arg(path));
+    std::fs::write(rsh.directory.0.join("binary"), b"a\n\xff\xfe\0\n").unwrap();
+    assert_eq!(at(rsh.directory.0.join("binary")), "partage: host file DIR/binary, line 2: it is not text");
+    std::fs::File::create(rsh.directory.0.join("huge")).unwrap().set_len(20 << 20).unwrap();
+    assert_eq!(
+        at(rsh.directory.0.join("huge")),
+        "partage: host file DIR/huge is longer than 16 MiB: is it another file?"
+    );
+    for path in [rsh.directory.0.clone(), rsh.directory.0.join("no-such-file"), rsh.path.join("not-a-directory")] {
+        let line = at(path);
+        assert!(line.starts_with("partage: host file DIR") && line.contains(" cannot be read: "), "{line}");
+    }
+    let ended = with_file(&rsh, "a", &["--hosts", "b", "-n", "1", "true"]).end();
+    assert!(ended.code == 2 && ended.err.contains("cannot be used with"), "{ended:#?}");
+}
+
+/// What `ssh` is told, so that it never asks.
+#[test]
+fn ssh_is_the_remote_shell() {
+    let directory = Directory::new("ssh");
+    let log = directory.0.join("log");
+    directory.script(
+        "ssh",
+        &format!(
+            "#!/bin/sh\necho \"$@\" >>{}\nwhile [ \"$1\" = -o ]; do shift 2; done\nshift; exec sh -c \"$*\"\n",
+            log.display()
+        ),
+    );
+    let path = format!("{}:{}", directory.0.display(), std::env::var("PATH").unwrap());
+    let ended = run(&["--hosts", "a", "-n", "2", "echo", "reached"]).env("PATH", path).end();
+    assert_eq!(ended.succeeded(), "reached\n".repeat(2));
+    let expect = format!("-o BatchMode=yes -o ConnectTimeout=10 a {} agent\n", partage());
+    assert_eq!(std::fs::read_to_string(log).unwrap(), expect);
+}
+
+/// An `sshd` of this test's own, on a port of the loopback interface. It ends with this.
+struct Sshd {
+    directory: Directory,
+    child: std::process::Child,
+}
+
+impl Sshd {
+    /// An error says why there is none.
+    fn start() -> Result<Sshd, String> {
+        let program = "/usr/sbin/sshd";
+        if !std::path::Path::new(program).exists() || !installed("ssh") || !installed("ssh-keygen") {
+            return Err("sshd or ssh is not installed (Debian packages openssh-server, openssh-client)".into());
+        }
+        let directory = Directory::new("sshd");
+        let at = |name: &str| directory.0.join(name).display().to_string();
+        for key in ["host", "user"] {
+            let status = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &at(key)]).status();
+            assert!(status.unwrap().success());
+        }
+        // Where root wants it for the part without rights.
+        let _ = std::fs::create_dir_all("/run/sshd");
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let server = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\nStrictModes \
+             no\nPermitRootLogin yes\nPasswordAuthentication no\n",
+            at("host"),
+            at("user.pub"),
+        );
+        let client = format!(
+            "Host hosta hostb\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {}\n  IdentitiesOnly yes\n  \
+             UserKnownHostsFile {}\n",
+            at("user"),
+            at("known"),
+        );
+        std::fs::write(at("sshd_config"), server).unwrap();
+        std::fs::write(at("ssh_config"), client).unwrap();
+        let mut command = Command::new(program);
+        command.args(["-D", "-e", "-f", &at("sshd_config")]).stdin(Stdio::null());
+        let log = std::fs::File::create(at("log")).unwrap();
+        let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let mut sshd = Sshd { directory, child };
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if sshd.child.try_wait().unwrap().is_some() {
+                return Err(format!("sshd does not start: {}", sshd.log().trim()));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(sshd)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.0.join("log")).unwrap()
+    }
+
+    fn run(&self, hosts: &str, options: &str) -> Start {
+        let shell = format!("ssh -F {}/ssh_config -o BatchMode=yes {options}", self.directory.0.display());
+        run(&["--hosts", hosts, "--rsh", &shell])
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn over_ssh_itself() {
+    let sshd = match Sshd::start() {
+        Ok(sshd) => sshd,
+        Err(why) => return skipped(&why),
+    };
+    let job = || sshd.run("hosta:2,hostb:1", "-o StrictHostKeyChecking=accept-new");
+    let ended = job().arg(this_program()).args(RANKS).env("CASE", "boot").end();
+    assert_eq!((ended.code, ended.out.matches("exchanged\n").count()), (0, 3), "{ended:#?}\n{}", sshd.log());
+
+    let running = job().arg(this_program()).args(RANKS).env("CASE", "wait").start();
+    running.out_says(|text| text.matches("ready\n").count() == 3);
+    // The connection of the second host breaks: its agent ends what it has started.
+    let shell = running.children()[1];
+    kill(shell, libc::SIGKILL);
+    let ended = running.wait_with(SOON_ACROSS);
+    ended.failed(1, &["the connection to host hostb was lost (`ssh` was killed by SIGKILL"]);
+
+    // A host that nobody knows is not asked about, but refused.
+    let ended = sshd.run("hosta", "-o StrictHostKeyChecking=yes -o UserKnownHostsFile=/dev/null").arg("true").end();
+    assert_eq!(ended.code, 2, "{ended:#?}");
+    let line = ended.err.lines().last().unwrap();
+    assert!(line.starts_with("partage: host hosta: `ssh` ended with code 255 before an agent answered: "), "{line}");
+}
+
 #[test]
 fn a_host_that_does_not_answer() {
     let silent = rsh(r#"[ $1 = b ] && exec sleep 60; shift; exec "$@""#);
@@ -417,12 +595,12 @@ fn a_host_that_does_not_answer() {
 #[test]
 fn a_host_that_falls_silent() {
     let rsh = exec();
-    let running = rsh.job("a,b", &["-n", "2"], "wait").start();
+    let running = rsh.job("a,b", &["-n", "2"], "wait").env("PARTAGE_HEARTBEAT", "3").start();
     running.out_says(|text| text.matches("ready\n").count() == 2);
     kill(running.children()[1], libc::SIGSTOP);
     let ended = running.wait_with(SOON_ACROSS);
-    ended.failed(1, &["the connection to host b was lost (nothing was heard from it for 10 s)"]);
-    assert!(ended.took < Duration::from_secs(20));
+    ended.failed(1, &["the connection to host b was lost (nothing was heard from it for 3 s)"]);
+    assert!(ended.took < Duration::from_secs(3) + 2 * SOON_ACROSS);
 }
 
 #[test]

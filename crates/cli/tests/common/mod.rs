@@ -519,13 +519,18 @@ pub fn burden(job: &partage::Job) {
 /// Hosts made of network namespaces, removed in the end.
 pub struct Namespaces {
     pub prefix: String,
+    count: usize,
 }
 
 impl Namespaces {
-    /// An error says why there are none.
+    /// Two of them. An error says why there are none.
     pub fn up() -> Result<Namespaces, String> {
-        let namespaces = Namespaces { prefix: format!("partage-test-{}-", unique()) };
-        let output = namespaces.ci("netns").arg("up").output().unwrap();
+        Namespaces::of(2)
+    }
+
+    pub fn of(count: usize) -> Result<Namespaces, String> {
+        let namespaces = Namespaces { prefix: format!("partage-test-{}-", unique()), count };
+        let output = namespaces.ci("netns").args(["up", &count.to_string()]).output().unwrap();
         match output.status.success() {
             true => Ok(namespaces),
             false => Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned()),
@@ -538,9 +543,20 @@ impl Namespaces {
         command
     }
 
+    /// The name of a host, from 1.
+    pub fn host(&self, number: usize) -> String {
+        format!("{}{number}", self.prefix)
+    }
+
+    /// Has `ci/netns` do something to them.
+    pub fn fault(&self, words: &[&str]) {
+        let output = self.ci("netns").args(words).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
     /// `partage run` over them; arguments to come.
     pub fn run(&self, options: &[&str]) -> Start {
-        let hosts = format!("{0}1,{0}2", self.prefix);
+        let hosts = (1..=self.count).map(|number| self.host(number)).collect::<Vec<_>>().join(",");
         run(&["--rsh", "ip netns exec", "--hosts", &hosts]).args(options)
     }
 }
@@ -552,7 +568,12 @@ pub fn libfabric() -> Result<String, String> {
 
 /// Two hosts with a network between them; says it if there are none.
 pub fn two_hosts() -> Option<Namespaces> {
-    let hosts = libfabric().and_then(|_| Namespaces::up().map_err(|why| format!("no network namespaces: {why}")));
+    hosts(2)
+}
+
+/// So many hosts with a network between them; says it if there are none.
+pub fn hosts(count: usize) -> Option<Namespaces> {
+    let hosts = libfabric().and_then(|_| Namespaces::of(count).map_err(|why| format!("no network namespaces: {why}")));
     hosts.map_err(|why| skipped(&why)).ok()
 }
 

@@ -87,12 +87,16 @@ impl Heart {
         quiet
     }
 
-    /// A node that may be lost, and whether all others seem to be.
-    fn lost(&self) -> Option<(usize, bool)> {
-        let n = self.silent.iter().position(|silent| silent.is_some_and(|beats| beats >= BEATS))?;
+    /// The nodes that may be lost.
+    fn lost(&self) -> impl Iterator<Item = usize> {
+        let beats = self.silent.iter().enumerate();
+        beats.filter(|(_, silent)| silent.is_some_and(|beats| beats >= BEATS)).map(|(n, _)| n)
+    }
+
+    /// Whether all others are, of several. Those who fell silent together are noticed a beat apart.
+    fn hears_nobody(&self) -> bool {
         let mut others = self.silent.iter().flatten();
-        // Those who fell silent together are noticed a beat apart.
-        Some((n, others.clone().count() > 1 && others.all(|&beats| beats >= BEATS - 2)))
+        others.clone().count() > 1 && others.all(|&beats| beats >= BEATS - 2)
     }
 }
 
@@ -122,18 +126,12 @@ impl Net {
             // If there is no room for it, much is under way already.
             self.say_hello(ranks, ranks.first_process(n));
         }
-        let (n, all) = heart.lost()?;
-        let process = ranks.first_process(n);
         let recent = |time: Duration| time < heart.limit * (BEATS - 1) / BEATS;
-        if address(&self.addresses[process]).and_then(heard_by_kernel).is_some_and(recent) {
-            return None;
-        }
-        let host = |process: usize| {
-            let rank = (0..ranks.count()).find(|&rank| ranks.place(rank).0 == process).expect("a process has a rank");
-            &node.host_of(rank).0
-        };
+        let lives = |process: &usize| address(&self.addresses[*process]).and_then(heard_by_kernel).is_some_and(recent);
+        let process = heart.lost().map(|n| ranks.first_process(n)).find(|process| !lives(process))?;
+        let host = |process: usize| host(node, process);
         let (here, limit) = (host(ranks.process()), heart.limit.as_secs_f64());
-        Some(match all {
+        Some(match heart.hears_nobody() {
             true => format!(
                 "host {here} has lost its network: process {} there, {}, has heard nothing from any other host for {limit} s \
                  (PARTAGE_HEARTBEAT)",
@@ -149,6 +147,29 @@ impl Net {
             ),
         })
     }
+
+    /// After a failure: `; no connection to host node8 is left`, or nothing if that cannot be told.
+    pub(super) fn who_is_gone(&self, node: &Node) -> String {
+        let ranks = node.ranks();
+        let address = |process: usize| address(&self.addresses[process]);
+        let others = (0..ranks.nodes()).filter(|&n| n != ranks.node()).map(|n| ranks.first_process(n));
+        // Of networks that are not TCP nothing is known, and of processes of one host not which is which.
+        let known = |process: &usize| address(*process).is_some_and(|ip| Some(ip) != address(ranks.process()));
+        let is_tcp = ["tcp", "net", "sockets"].iter().any(|name| self.endpoint.provider().contains(name));
+        let gone = |process: &usize| address(*process).and_then(heard_by_kernel).is_none();
+        let hosts: Vec<String> = others.filter(known).filter(gone).map(|process| host(node, process)).collect();
+        match hosts.is_empty() || !is_tcp {
+            true => String::new(),
+            false => format!("; no connection to host {} is left", hosts.join(", ")),
+        }
+    }
+}
+
+/// The host of a process.
+fn host(node: &Node, process: usize) -> String {
+    let ranks = node.ranks();
+    let rank = (0..ranks.count()).find(|&rank| ranks.place(rank).0 == process).expect("a process has a rank");
+    node.host_of(rank).0.to_string()
 }
 
 /// The address in `10.0.0.2:41234`.
@@ -209,26 +230,31 @@ mod tests {
         Heart { limit: Duration::from_secs(1), next: Instant::now(), silent: silent.into() }
     }
 
+    fn lost(heart: &Heart) -> Vec<usize> {
+        heart.lost().collect()
+    }
+
     #[test]
     fn a_node_is_lost_after_as_many_beats() {
         let mut heart = heart(&[None, Some(0), Some(0)]);
         for beat in 1..BEATS {
             assert_eq!(heart.count(|n| n == 2), [1]);
-            assert_eq!(heart.lost(), None, "beat {beat}");
+            assert!(lost(&heart).is_empty(), "beat {beat}");
         }
-        assert_eq!((heart.count(|n| n == 2), heart.lost()), (vec![1], Some((1, false))));
-        // A word in time, and all is well.
-        assert_eq!((heart.count(|_| true), heart.lost()), (vec![], None));
+        assert_eq!((heart.count(|n| n == 2), lost(&heart)), (vec![1], vec![1]));
+        assert!(!heart.hears_nobody());
+        // A word, and all is well.
+        assert_eq!((heart.count(|_| true), lost(&heart)), (vec![], vec![]));
     }
 
     #[test]
     fn who_hears_nobody_is_cut_off_himself() {
-        assert_eq!(heart(&[Some(5), None, Some(3), Some(4)]).lost(), Some((0, true)));
-        assert_eq!(heart(&[Some(5), None, Some(2), Some(4)]).lost(), Some((0, false)));
+        assert!(heart(&[Some(5), None, Some(3), Some(4)]).hears_nobody());
+        assert!(!heart(&[Some(5), None, Some(2), Some(4)]).hears_nobody());
         // Of two, either may be.
-        assert_eq!(heart(&[Some(7), None]).lost(), Some((0, false)));
-        assert_eq!(heart(&[None, None]).lost(), None);
-        assert_eq!(heart(&[Some(4), Some(4)]).lost(), None);
+        assert!(!heart(&[Some(7), None]).hears_nobody());
+        assert!(!heart(&[None, None]).hears_nobody());
+        assert_eq!(lost(&heart(&[Some(5), None, Some(4), Some(6)])), [0, 3]);
     }
 
     #[test]

@@ -224,7 +224,8 @@ impl Net {
                 }
                 if !self.over.load(Acquire) {
                     (self.settings.lost)(&format!(
-                        "the network between the nodes has failed: {why} ({})",
+                        "the network between the nodes has failed: {why}{} ({})",
+                        self.who_is_gone(node),
                         self.description()
                     ));
                 }
