@@ -128,7 +128,7 @@ fn limit(job: &Job) {
     let registered = job.register(&large);
     if is_demanded("limit") && is_demanded("local") && is_far(job) {
         let why = registered.unwrap_err().to_string();
-        let begin = format!("{}: register of 16 MiB: fi_mr_reg of ", job.rank());
+        let begin = format!("{}: register of 16.0 MiB: fi_mr_reg of ", job.rank());
         assert!(why.starts_with(&begin) && why.contains("RLIMIT_MEMLOCK") && !why.contains('\n'), "{why}");
     }
     let (seed, mut back) = (mixed([job.rank().0.into()]), vec![0; LEN]);

@@ -14,6 +14,7 @@ use bytemuck::Pod;
 pub use partage_conduit::ofi::cache::Counts;
 pub use partage_conduit::ofi::local::Registrations;
 use partage_conduit::shm::bytes;
+use sealed::Bytes as _;
 use std::ops::{Deref, DerefMut};
 
 /// A slice that is kept registered while this lives. It derefs to the slice; see [`Job::register`].

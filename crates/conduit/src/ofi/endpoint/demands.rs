@@ -86,8 +86,8 @@ impl FromStr for Demands {
                 "rx_cq_data" => *rx_cq_data = true,
                 "data4" => *data4 = true,
                 "all" => {
-                    [local, virt_addr, prov_key, endpoint, allocated, context, rx_cq_data, data4]
-                        .map(|one| *one = true);
+                    let every = [local, virt_addr, prov_key, endpoint, allocated, context, rx_cq_data, data4];
+                    every.into_iter().for_each(|one| *one = true);
                 }
                 "cost" => all.cost = number()?,
                 "limit" => all.limit = Some(number()?),
