@@ -21,3 +21,8 @@ pub static GROUPS: &[&[Figure]] = &[&pair::FIGURES, &mpi::FIGURES, &inject::FIGU
 pub fn figures() -> impl Iterator<Item = &'static Figure> {
     GROUPS.iter().copied().flatten()
 }
+
+/// Is it one that only hosts can measure?
+pub fn needs_hosts(name: &str) -> bool {
+    hosts::FIGURES.iter().any(|f| f.name == name)
+}
