@@ -547,6 +547,89 @@ fn info() {
     }
 }
 
+/// Every line has a name, a value and a meaning; what is wrong is one line more.
+#[test]
+fn info_of_the_network() {
+    if let Err(why) = libfabric() {
+        return skipped(&why);
+    }
+    let info = || program(partage()).args(["info", "--network"]);
+    let ended = info().env("PARTAGE_INTERFACE", "127.0.0.1").end();
+    let out = ended.succeeded();
+    let line = |name: &str| {
+        let found = out.lines().find(|line| line.trim_start().starts_with(name));
+        found.unwrap_or_else(|| panic!("{name} is not in {out}"))
+    };
+    for (name, part) in [
+        ("library", "libfabric "),
+        ("interfaces", "127.0.0.1/8"),
+        ("interface ", "127.0.0.1"),
+        ("provider", "tcp"),
+        ("address", "127.0.0.1:"),
+        ("mr_mode", "0x"),
+        ("inject size", " bytes"),
+        ("largest message", "B"),
+        ("locked memory", "MEMLOCK"),
+        ("self-test", "passed: message "),
+    ] {
+        assert!(line(name).contains(part), "{part} is not in {}", line(name));
+    }
+    let missing = "/nonexistent/libfabric.so.1";
+    info().env("PARTAGE_LIBFABRIC", missing).end().failed_soon(1, &["no network between nodes", missing, "libfabric1"]);
+    info().env("PARTAGE_PROVIDER", "nosuch").end().failed_soon(1, &["does not work on this host", "nosuch"]);
+    info().env("PARTAGE_INTERFACE", "192.0.2.1").end().failed_soon(1, &["does not work on this host", "192.0.2.1"]);
+}
+
+/// Namespaces have the interface that a job would take.
+#[test]
+fn info_of_the_network_of_a_host() {
+    let Some(namespaces) = two_hosts() else { return };
+    let host = format!("{}1", namespaces.prefix);
+    let ended = program("ip").args(["netns", "exec", &host, partage(), "info", "--network"]).end();
+    let out = ended.succeeded();
+    assert!(out.contains(" 10.77.0.1:") && out.contains("eth0 10.77.0.1/24") && out.contains("passed: "), "{out}");
+}
+
+/// Figures of every kind, each an object with the numbers that it must have.
+#[test]
+fn bench() {
+    if let Err(why) = libfabric() {
+        return skipped(&why);
+    }
+    let bench = |args: &str| program(partage()).args(["bench", "network", "--json"]).args(args.split_whitespace());
+    let figures = "net_sig_8_vs_put,net_put_8_vs_reference,net_inject_8_flood_many_2t2p,net_inject_8_blocking_one_4t1p";
+    let ended = bench(&format!("--rounds 1 --only {figures}")).end();
+    assert_eq!(ended.code, 0, "{ended:#?}");
+    objects(&ended.out, figures);
+    let floors = ended.out.lines().filter(|line| line.contains(r#""ratio":null"#)).count();
+    assert_eq!(floors, 2, "injection has no floor: {}", ended.out);
+    bench("--only net_hosts_barrier").end().failed_soon(2, &["net_hosts_barrier", "--hosts"]);
+    bench("--only net_put_8 --hosts a,b").end().failed_soon(2, &["net_put_8", "net_hosts_barrier"]);
+    bench("--hosts a").end().failed_soon(2, &["--hosts", "two or more"]);
+}
+
+/// Two hosts, beside the raw messages between them.
+#[test]
+fn bench_between_hosts() {
+    let Some(namespaces) = two_hosts() else { return };
+    let hosts = format!("{0}1,{0}2", namespaces.prefix);
+    let figures = "net_hosts_barrier,net_hosts_all_reduce_8,net_hosts_exchange_1k_all";
+    let bench = program(partage()).args(["bench", "network", "--json", "--rounds", "1", "--hosts", &hosts]);
+    let ended = bench.args(["--only", figures]).end();
+    assert_eq!(ended.code, 0, "{ended:#?}");
+    objects(&ended.out, figures);
+    assert!(!ended.out.contains("null"), "{}", ended.out);
+}
+
+/// One for each, in this order, with a value.
+fn objects(out: &str, figures: &str) {
+    assert_eq!(out.lines().count(), figures.split(',').count(), "{out}");
+    for (line, name) in out.lines().zip(figures.split(',')) {
+        let rest = line.strip_prefix(&format!(r#"{{"name":"{name}","value":"#)).unwrap_or_else(|| panic!("{line}"));
+        assert!(rest.split(',').next().and_then(|n| n.parse::<f64>().ok()).is_some_and(|n| n > 0.0), "{line}");
+    }
+}
+
 #[test]
 fn settings_that_are_wrong() {
     for (name, value) in [("PARTAGE_CONNECT", "soon"), ("PARTAGE_PROGRESS", "some")] {

@@ -274,6 +274,30 @@ fn what_is_chosen_has_plans() {
     assert!(some.iter().all(|&a| seen.contains(a)), "{seen:?}");
 }
 
+/// Short blocks pass between nodes by leaders, in letters where they are short enough; two ranks have nobody to lead.
+#[test]
+fn short_blocks_pass_between_nodes_by_leaders() {
+    let table = Table::default();
+    let all = [In::No, In::My, In::All].into_iter().zip([Out::No, Out::My, Out::All]);
+    for sync in all {
+        let setting = Setting { nodes: true, sync, ..SHARED };
+        for op in OPS.into_iter().filter(|op| !matches!(op, OpKind::Permute | OpKind::Prefix)) {
+            for bytes in [8, 256, 257, 4 << 10] {
+                let algorithm = table.choose(op, &setting, bytes);
+                assert!(matches!(algorithm.flow, Flow::Nodes(..)), "{op} of {bytes}: {algorithm}");
+                assert_eq!(algorithm.way == Way::Mail, bytes <= 256, "{op} of {bytes}: {algorithm}");
+            }
+            // Whoever cannot run what is too long for a letter takes what passes data by themselves.
+            let other = table.choose_if(op, &setting, 256, |a| a.way != Way::Mail);
+            assert!(matches!(other.flow, Flow::Nodes(..)), "{op}: {other}");
+        }
+        assert_eq!(table.choose(OpKind::Permute, &setting, 8).to_string(), "flat:mail");
+        assert_eq!(table.choose(OpKind::Prefix, &setting, 8).to_string(), "dissemination:mail");
+        let two = Setting { ranks: 2, ..setting };
+        assert_eq!(table.choose(OpKind::AllReduce, &two, 8).to_string(), "flat:mail");
+    }
+}
+
 /// xorshift; the same numbers in every run.
 struct Random(u64);
 

@@ -413,7 +413,11 @@ pub fn bench(what: What) -> i32 {
         What::Model(options) => return model::bench(&options),
     };
     let cores = topology::allowed_cores();
-    let figures = match select(&group, &options.only, cores.len()) {
+    let selected = match options.only.iter().find(|name| hosts.is_none() && network::needs_hosts(name)) {
+        Some(name) => Err(format!("{name} needs --hosts")),
+        None => select(&group, &options.only, cores.len()),
+    };
+    let figures = match selected {
         Ok(figures) => figures,
         Err(why) => {
             eprintln!("partage: {why}");
@@ -520,7 +524,7 @@ impl Figure {
     fn measure(&self, rounds: usize, cores: &[usize]) -> Result<Measured, String> {
         let out = std::env::temp_dir().join(format!("partage-bench-{}", std::process::id()));
         let result = match self.how {
-            How::Hosts(_) => Err("it needs --hosts".into()),
+            How::Hosts(_) => Err("only sides on hosts measure it".into()),
             How::Driver(what) => (0..rounds).map(|_| what(&out)).collect::<Result<_, _>>().map(Measured::absolute),
             How::Job { ranks, mapping, against: None, .. } => self.run(ranks, mapping, rounds, cores, &out),
             How::Mpi { library, way, len, read, beside } => {

@@ -26,3 +26,8 @@ pub static GROUPS: &[&[Figure]] =
 pub fn figures() -> impl Iterator<Item = &'static Figure> {
     GROUPS.iter().copied().flatten()
 }
+
+/// Is it one that only hosts can measure?
+pub fn needs_hosts(name: &str) -> bool {
+    hosts::FIGURES.iter().any(|f| f.name == name)
+}
