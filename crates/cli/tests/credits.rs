@@ -255,7 +255,7 @@ fn a_flood_at_handlers_takes_what_is_set() {
     for (ranks, procs, memory, credits, progress) in [
         ("72", "9", "4M", "dynamic", "none"),
         ("72", "9", "4M", "dynamic", "thread"),
-        ("6", "6", "8M", "static", "none"),
+        ("6", "6", "2M", "static", "none"),
         ("6", "6", "1M", "dynamic", "none"),
     ] {
         let start = apart(&["-n", ranks, "--procs", procs], "handlers").env("PARTAGE_AM_MEMORY", memory);

@@ -91,7 +91,7 @@ struct Head {
 }
 
 /// Ranks have numbers below this.
-const RANKS: u32 = 1 << 23;
+pub(super) const RANKS: u32 = 1 << 23;
 
 impl Head {
     fn to_wire(self, nonce: u64) -> Wire {

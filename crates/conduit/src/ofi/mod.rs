@@ -443,6 +443,7 @@ impl Net {
         settings: Settings,
     ) -> Net {
         let (processes, count, mine) = (peers.len(), ranks.count(), ranks.mine());
+        assert!(count <= am::RANKS as usize, "{count} ranks");
         let crowd = Crowd::new(ranks);
         let shares: Vec<[Share; 2]> = (0..processes).map(|p| crowd.divide(p, &hellos[p])).collect();
         let grants: [Vec<u32>; 2] = [
