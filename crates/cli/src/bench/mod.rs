@@ -27,7 +27,7 @@ use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use measure::{Measured, Round, Tally};
-use partage_boot::{Hosts, Spec};
+use partage_boot::{Host, Hosts, Spec};
 use partage_conduit::ofi::endpoint::Endpoint;
 use partage_conduit::topology;
 use ranks::Bench;
@@ -692,7 +692,7 @@ fn this_program(ranks: usize, args: &[&str]) -> Result<Spec, String> {
 /// Two hosts that are both this one: a shell that goes nowhere.
 fn two_hosts(spec: &Spec) -> Hosts {
     Hosts {
-        names: ["first", "second"].map(String::from).to_vec(),
+        list: ["first", "second"].map(Host::new).to_vec(),
         shell: ["sh", "-c", r#"exec "$@""#].map(OsString::from).to_vec(),
         agent: vec![spec.program.clone(), "agent".into()],
     }

@@ -18,7 +18,7 @@ use crate::bench::wire::Wire;
 use crate::bench::{Figure, How, Limit, launch, this_program};
 use clap::Args;
 use partage::prelude::*;
-use partage_boot::Hosts;
+use partage_boot::{Host, Hosts};
 use partage_conduit::ofi::interfaces::interfaces;
 use partage_conduit::topology;
 use partage_plan::coll::model::{Link, Machine, cost};
@@ -123,7 +123,8 @@ impl Sides {
             return Err("--hosts: give two or more, and a remote shell that reaches them".into());
         }
         let this = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-        let hosts = Hosts { names: options.hosts.clone(), shell, agent: vec![this.clone().into(), "agent".into()] };
+        let list = options.hosts.iter().map(Host::new).collect();
+        let hosts = Hosts { list, shell, agent: vec![this.clone().into(), "agent".into()] };
         let path = std::env::temp_dir().join(format!("partage-bench-{}.rsh", std::process::id()));
         let mut sides = Sides { hosts, programs: Programs::new()?, shell: path, has_mpi: false };
         let names = options.hosts.join(",");
@@ -154,9 +155,9 @@ impl Sides {
             .and_then(|()| std::fs::set_permissions(&self.shell, std::fs::Permissions::from_mode(0o700)));
         written.map_err(|e| format!("{}: {e}", self.shell.display()))?;
         let mut command = Command::new(&self.hosts.shell[0]);
-        command.args(&self.hosts.shell[1..]).arg(&self.hosts.names[0]);
+        command.args(&self.hosts.shell[1..]).arg(&self.hosts.list[0].name);
         let slots: Vec<String> = names.split(',').map(|name| format!("{name}:{RANKS}")).collect();
-        OPEN_MPI.add_over_hosts(&mut command, &self.shell, &slots.join(","), RANKS * self.hosts.names.len());
+        OPEN_MPI.add_over_hosts(&mut command, &self.shell, &slots.join(","), RANKS * self.hosts.list.len());
         Ok(command)
     }
 
@@ -201,7 +202,7 @@ impl Sides {
 
     /// With so many calls that a sample takes long enough.
     fn fit(&mut self, side: usize, mut sample: Sample) -> Result<Sample, String> {
-        let multiple = (RANKS * self.hosts.names.len()) as u64;
+        let multiple = (RANKS * self.hosts.list.len()) as u64;
         loop {
             let time = self.programs.ask(side, Order::Sample(sample))?;
             let enough = ((WINDOW / time.max(0.01)) as u64).max(2).next_multiple_of(multiple);
@@ -214,7 +215,7 @@ impl Sides {
 
     /// Messages between hosts that wait for one another.
     fn hops(&self, operation: Operation, bytes: usize, mode: Mode) -> Result<f64, String> {
-        let hosts = self.hosts.names.len();
+        let hosts = self.hosts.list.len();
         if operation == Operation::Barrier {
             return Ok(f64::from(hosts.next_power_of_two().ilog2()));
         }
@@ -228,7 +229,7 @@ impl Sides {
     fn start_up(&self, ranks: usize, rounds: usize) -> Result<Measured, String> {
         let mut times = vec![];
         for _ in 0..rounds {
-            let mut spec = this_program(ranks * self.hosts.names.len(), &["empty"])?;
+            let mut spec = this_program(ranks * self.hosts.list.len(), &["empty"])?;
             spec.hosts = Some(self.hosts.clone());
             let start = Instant::now();
             launch(&spec)?;

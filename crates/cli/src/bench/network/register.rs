@@ -9,7 +9,6 @@ use crate::bench::Mapping::Registering;
 use crate::bench::measure::Measured;
 use crate::bench::ranks::{Bench, now_ns};
 use crate::bench::{Figure, job};
-use partage::prelude::*;
 use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::atomic::Ordering::*;
