@@ -223,9 +223,10 @@ fn what_fabrics_ask_for() {
         return;
     }
     for demands in DEMANDS {
-        suite(2, 2, &[APART, SHORT, demanding(demands)]);
+        // Of each by itself, cases of every length, type and layout.
+        let some = [APART, SHORT, demanding(demands), ("ONLY", "every")];
+        suite(2, 2, if is_every() || demands == "all" { &some[..3] } else { &some });
     }
-    suite(4, 2, &[APART, SHORT, demanding("all")]);
     suite(3, 3, &[APART, SHORT, demanding("all"), ("PARTAGE_PROGRESS", "none")]);
 }
 
