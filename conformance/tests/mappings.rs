@@ -111,13 +111,18 @@ fn is_there_libfabric() -> bool {
     found.map_err(|why| skipped(&format!("no libfabric: {why}"))).is_ok()
 }
 
-fn is_there_mpirun() -> bool {
+fn is_there(launcher: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).any(|directory| directory.join("mpirun.mpich").is_file());
+    let found = std::env::split_paths(&path).any(|directory| directory.join(launcher).is_file());
     if !found {
-        skipped("mpirun.mpich is not installed");
+        skipped(&format!("{launcher} is not installed"));
     }
     found
+}
+
+/// That of Open MPI speaks PMIx. Says so if it is missing, or its library.
+fn is_there_open_mpi() -> bool {
+    is_there("mpirun.openmpi") && partage_boot::pmix_version().map_err(|why| skipped(&why.to_string())).is_ok()
 }
 
 /// Processes of one host that share no memory.
@@ -361,7 +366,8 @@ fn reference_path_over_the_network() {
 /// A foreign launcher, which may take this long; all that it starts is one group.
 fn ends_well(mut command: Command, settings: &[(&str, &str)]) {
     for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with("PARTAGE_") || name.starts_with("PMI")) {
+        if name.to_str().is_some_and(|name| ["PARTAGE_", "PMI", "OMPI_"].iter().any(|prefix| name.starts_with(prefix)))
+        {
             command.env_remove(name);
         }
     }
@@ -385,7 +391,7 @@ fn ends_well(mut command: Command, settings: &[(&str, &str)]) {
 
 #[test]
 fn mpirun_without_shared_memory() {
-    if !is_there_libfabric() || !is_there_mpirun() {
+    if !is_there_libfabric() || !is_there("mpirun.mpich") {
         return;
     }
     for (processes, threads) in [("3", "1"), ("2", "2")] {
@@ -397,7 +403,7 @@ fn mpirun_without_shared_memory() {
 
 #[test]
 fn mpirun_over_two_hosts() {
-    if !is_there_mpirun() {
+    if !is_there("mpirun.mpich") {
         return;
     }
     let Some(namespaces) = Namespaces::up() else { return };
@@ -409,4 +415,19 @@ fn mpirun_over_two_hosts() {
         command.args([processes, SUITE]);
         ends_well(command, settings);
     }
+}
+
+/// Once on a node, and of two hosts what depends on who is where.
+#[test]
+fn mpirun_of_open_mpi() {
+    if !is_there_open_mpi() {
+        return;
+    }
+    let mut command = Command::new("mpirun.openmpi");
+    command.args(["--allow-run-as-root", "--oversubscribe", "-n", "3", SUITE]);
+    ends_well(command, &[SHORT]);
+    let Some(namespaces) = Namespaces::up() else { return };
+    let mut command = namespaces.ci("netns-mpirun");
+    command.args(["4", SUITE]);
+    ends_well(command, &[("MPIRUN", "mpirun.openmpi"), ("ONLY", "collectives"), SHORT]);
 }

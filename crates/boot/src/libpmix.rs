@@ -166,7 +166,7 @@ impl Library {
     fn open(file: &OsStr) -> Result<Library, Error> {
         let missing = |why: &str| {
             Error::new(format!(
-                "the launcher speaks PMIx, but its library is not there ({why}): install libpmix2 (Debian) or pmix \
+                "launchers that speak PMIx need libpmix, which is not there ({why}): install libpmix2 (Debian) or pmix \
                  (others), 4 to 6, or name its file in PARTAGE_LIBPMIX"
             ))
         };
@@ -192,8 +192,8 @@ impl Library {
         if !major.is_some_and(|major| MAJORS.contains(&major)) {
             let (oldest, newest) = (MAJORS.start(), MAJORS.end());
             return Err(Error::new(format!(
-                "the launcher speaks PMIx, but the libpmix here is {version}; install one of {oldest} to {newest}, or \
-                 name its file in PARTAGE_LIBPMIX"
+                "launchers that speak PMIx need libpmix {oldest} to {newest}, here it is {version}; install another, or name \
+                 its file in PARTAGE_LIBPMIX"
             )));
         }
         Ok(Library { functions: Functions::find(symbol)?, version })

@@ -18,6 +18,9 @@ use crate::gather::{Key, Store, gather};
 use crate::wire::{self, BLOB_MAX, Blob, Lines, Message};
 use crate::{Error, PROTOCOL, adopt};
 
+/// Our longest key.
+const KEY_MAX: usize = 64;
+
 /// Of a blob, as much as goes to our launcher in one line.
 const PART: usize = wire::LINE_MAX / 2;
 
@@ -179,13 +182,15 @@ impl Pmi {
         let answer = pmi.ask("cmd=get_maxes\n", "maxes")?;
         let maxes = Message::parse(&answer)?;
         pmi.key_max = maxes.number("keylen_max")?;
-        // Some launchers count a terminating NUL.
-        pmi.value_max = maxes.number::<usize>("vallen_max")?.saturating_sub(1).min(wire::LINE_MAX / 2);
-        if pmi.value_max < 32 {
-            return Err(Error::new(format!("the launcher's longest value is {} bytes: too short", pmi.value_max)));
-        }
+        let value_max: usize = maxes.number("vallen_max")?;
         let answer = pmi.ask("cmd=get_my_kvsname\n", "my_kvsname")?;
         pmi.kvsname = Message::parse(&answer)?.need("kvsname")?.to_owned();
+        // Some launchers count a terminating NUL, and Slurm's takes no longer request than its longest value.
+        let around = "cmd=put kvsname= key= value=\n".len() + pmi.kvsname.len() + KEY_MAX;
+        pmi.value_max = value_max.saturating_sub(1 + around).min(wire::LINE_MAX / 2);
+        if pmi.value_max < 32 {
+            return Err(Error::new(format!("the launcher's longest value is {value_max} bytes: too short")));
+        }
         Ok(pmi)
     }
 
@@ -220,8 +225,8 @@ impl Pmi {
     fn name(&self, key: Key) -> Result<String, Error> {
         let Key { round, process, chunk } = key;
         let name = format!("partage-{}-{round}-{process}-{chunk}", self.exchanges);
-        if name.len() >= self.key_max {
-            return Err(Error::new(format!("the launcher's longest key is {} bytes: too short", self.key_max)));
+        if name.len() >= self.key_max.min(KEY_MAX + 1) {
+            return Err(Error::new(format!("`{name}` is too long a key for the launcher")));
         }
         Ok(name)
     }
