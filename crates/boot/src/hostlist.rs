@@ -99,16 +99,23 @@ impl Host {
                 None => (word, None),
             },
         };
+        let host = Host { name: name.into(), slots: count.map(slots).transpose()? };
+        host.check().map(|()| host)
+    }
+
+    /// What is wrong with its name, which goes to a remote shell.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let name = &self.name;
         if name.is_empty() {
             return Err("a host has a name".into());
         }
         if name.starts_with('-') {
             return Err(format!("`{name}`: the name of a host does not begin with a hyphen"));
         }
-        if let Some(odd) = name.chars().find(|c| c.is_whitespace() || c.is_control()) {
-            return Err(format!("the name of a host has no {odd:?} in it"));
+        match name.chars().find(|c| c.is_whitespace() || c.is_control()) {
+            Some(odd) => Err(format!("the name of a host has no {odd:?} in it")),
+            None => Ok(()),
         }
-        Ok(Host { name: name.into(), slots: count.map(slots).transpose()? })
     }
 }
 

@@ -131,6 +131,8 @@ impl Spec {
             format!("-n {ranks}: a job has at most {RANKS_MAX} ranks")
         } else if self.hosts.as_ref().is_some_and(|hosts| hosts.list.is_empty() || hosts.shell.is_empty()) {
             "a job on other hosts needs their names and a remote shell".to_owned()
+        } else if let Some(why) = hosts.iter().find_map(|host| host.check().err()) {
+            why
         } else if let Some(slots) = slots.filter(|slots| *slots < procs) {
             format!(
                 "{procs} processes, but the hosts have {slots} slots; --procs {slots} makes as many processes of more ranks"
@@ -257,6 +259,9 @@ mod tests {
         let line = complaint("a:4,b", 8);
         assert_eq!(line, "8 processes, but the hosts have 5 slots; --procs 5 makes as many processes of more ranks");
         assert!(on("", 1).check().is_err());
+        let mut option = on("a", 1);
+        option.hosts.iter_mut().for_each(|hosts| hosts.list = vec![Host::new("-oProxyCommand=x")]);
+        assert!(option.check().is_err());
         assert_eq!(on("", 1).shares(), []);
         let spec = on("a,b,a", 5);
         spec.check().unwrap();

@@ -147,22 +147,6 @@ impl Net {
             ),
         })
     }
-
-    /// After a failure: `; no connection to host node8 is left`, or nothing if that cannot be told.
-    pub(super) fn who_is_gone(&self, node: &Node) -> String {
-        let ranks = node.ranks();
-        let address = |process: usize| address(&self.addresses[process]);
-        let others = (0..ranks.nodes()).filter(|&n| n != ranks.node()).map(|n| ranks.first_process(n));
-        // Of networks that are not TCP nothing is known, and of processes of one host not which is which.
-        let known = |process: &usize| address(*process).is_some_and(|ip| Some(ip) != address(ranks.process()));
-        let is_tcp = ["tcp", "net", "sockets"].iter().any(|name| self.endpoint.provider().contains(name));
-        let gone = |process: &usize| address(*process).and_then(heard_by_kernel).is_none();
-        let hosts: Vec<String> = others.filter(known).filter(gone).map(|process| host(node, process)).collect();
-        match hosts.is_empty() || !is_tcp {
-            true => String::new(),
-            false => format!("; no connection to host {} is left", hosts.join(", ")),
-        }
-    }
 }
 
 /// The host of a process.

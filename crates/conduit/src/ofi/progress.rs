@@ -224,8 +224,7 @@ impl Net {
                 }
                 if !self.over.load(Acquire) {
                     (self.settings.lost)(&format!(
-                        "the network between the nodes has failed: {why}{} ({})",
-                        self.who_is_gone(node),
+                        "the network between the nodes has failed: {why} ({})",
                         self.description()
                     ));
                 }
