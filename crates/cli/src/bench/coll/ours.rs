@@ -70,8 +70,7 @@ impl Ours<'_> {
             let Set { src, dst, wide_src, wide_dst } = &mut shared;
             Words::new(job, [src, dst], [wide_src, wide_dst])
         });
-        self.buffers =
-            Some(Buffers { bytes, is_private: s.private, shared, private, words, chunk: [0; CHUNK] });
+        self.buffers = Some(Buffers { bytes, is_private: s.private, shared, private, words, chunk: [0; CHUNK] });
         Ok(())
     }
 
