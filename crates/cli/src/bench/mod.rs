@@ -84,7 +84,7 @@ pub struct NetworkOptions {
 /// What `bench-rank` takes.
 #[derive(Args)]
 pub struct RankOptions {
-    /// The figure, or a helper: `empty`, `embedded`, `hog`
+    /// The figure, or a helper: `empty`, `embedded`, `fabric`, `hog`
     name: String,
     /// Rounds that count
     #[arg(default_value_t = 1)]
@@ -756,6 +756,12 @@ pub fn rank(options: RankOptions) -> i32 {
     match options.name.as_str() {
         "hog" => ranks::hog(),
         "empty" => partage::run(|_| ()),
+        "fabric" => {
+            if let Err(why) = Endpoint::open(&Default::default()) {
+                eprintln!("partage: {why}");
+                return 1;
+            }
+        }
         model::RANK => return model::rank(out),
         network::flood::RANK => network::flood::rank(out),
         "embedded" => {

@@ -38,7 +38,9 @@ pub fn info() -> i32 {
     match tested {
         Ok(_) => 0,
         Err(why) => {
-            eprintln!("partage: the network does not work on this host: {why}");
+            let (provider, source) =
+                (asked.provider.as_deref().unwrap_or("tcp"), asked.source.as_deref().unwrap_or_default());
+            eprintln!("partage: the network does not work on this host ({provider} on {source}): {why}");
             1
         }
     }

@@ -53,11 +53,13 @@ struct Set<B> {
 impl Ours<'_> {
     /// Collective.
     fn prepare(&mut self, s: &Sample) -> Result<(), String> {
-        if self.buffers.as_ref().is_some_and(|b| s.bytes == 0 || (b.bytes, b.is_private) == (s.bytes, s.private)) {
+        // A barrier has none, which is no array.
+        let bytes = s.bytes.max(8);
+        if self.buffers.as_ref().is_some_and(|b| (b.bytes, b.is_private) == (bytes, s.private)) {
             return Ok(());
         }
         self.buffers = None;
-        let (job, n) = (self.job, s.bytes / 8);
+        let (job, n) = (self.job, bytes / 8);
         let array = |n| job.array::<u64>(Layout::per_rank(n)).map_err(|e| e.to_string());
         // Of shared ones there is always a word, so that making them is the same for all.
         let (small, wide) = if s.private { (1, 1) } else { (n, n * job.size()) };
@@ -68,8 +70,7 @@ impl Ours<'_> {
             let Set { src, dst, wide_src, wide_dst } = &mut shared;
             Words::new(job, [src, dst], [wide_src, wide_dst])
         });
-        self.buffers =
-            Some(Buffers { bytes: s.bytes, is_private: s.private, shared, private, words, chunk: [0; CHUNK] });
+        self.buffers = Some(Buffers { bytes, is_private: s.private, shared, private, words, chunk: [0; CHUNK] });
         Ok(())
     }
 

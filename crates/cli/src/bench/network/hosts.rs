@@ -48,12 +48,13 @@ pub enum What {
     Messages { operation: Operation, bytes: usize, mode: Mode, message: usize },
     /// A collective beside that of Open MPI.
     OpenMpi { operation: Operation, bytes: usize, mode: Mode },
-    /// Seconds for a job of so many ranks on each host that do nothing.
-    Start { ranks: usize },
+    /// Seconds for a job of so many ranks on each host, in so many processes, that do nothing; beside as many processes that only
+    /// open libfabric.
+    Start { ranks: usize, procs: usize },
 }
 
 /// Those of this kind.
-pub static FIGURES: [Figure; 13] = [
+pub static FIGURES: [Figure; 14] = [
     raw("net_hosts_barrier", Operation::Barrier, 0, Mode::AllAll, 64, Limit::Ratio(1.3)),
     raw("net_hosts_all_reduce_8", Operation::AllReduce, 8, Mode::MyMy, 64, Limit::Ratio(1.3)),
     raw("net_hosts_all_reduce_8_all", Operation::AllReduce, 8, Mode::AllAll, 64, Limit::None),
@@ -66,14 +67,14 @@ pub static FIGURES: [Figure; 13] = [
     beside("net_hosts_broadcast_1m", Operation::Broadcast, 1 << 20, Limit::Ratio(0.8)),
     beside("net_hosts_exchange_1m", Operation::Exchange, 1 << 20, Limit::Ratio(0.8)),
     beside("net_hosts_gather_all_1m", Operation::GatherAll, 1 << 20, Limit::None),
-    Figure {
-        name: "net_hosts_start_8",
-        unit: "s",
-        limit: Limit::Value(1.0),
-        most: 9,
-        how: How::Hosts(What::Start { ranks: 8 }),
-    },
+    start("net_hosts_start_8", 8),
+    start("net_hosts_start_8_threads", 1),
 ];
+
+const fn start(name: &'static str, procs: usize) -> Figure {
+    let how = How::Hosts(What::Start { ranks: 8, procs });
+    Figure { name, unit: "s", limit: Limit::Value(1.0), most: 9, how }
+}
 
 const fn raw(
     name: &'static str,
@@ -128,10 +129,11 @@ impl Sides {
         let path = std::env::temp_dir().join(format!("partage-bench-{}.rsh", std::process::id()));
         let mut sides = Sides { hosts, programs: Programs::new()?, shell: path, has_mpi: false };
         let names = options.hosts.join(",");
-        for (name, each) in [("ours", RANKS), (WIRE_NAME, 1)] {
+        // Two hosts pass raw messages.
+        for (name, on, each) in [("ours", &options.hosts[..], RANKS), (WIRE_NAME, &options.hosts[..2], 1)] {
             let mut job = Command::new(&this);
-            job.args(["run", "--hosts", &names, "--rsh", &options.rsh]);
-            job.args(["-n", &(each * options.hosts.len()).to_string()]);
+            job.args(["run", "--hosts", &on.join(","), "--rsh", &options.rsh]);
+            job.args(["-n", &(each * on.len()).to_string()]);
             job.env("PARTAGE_PROFILE", "none");
             sides.programs.add(job, name, &["--hosts", &names])?;
         }
@@ -164,7 +166,7 @@ impl Sides {
     /// One figure.
     pub fn measure(&mut self, what: What, rounds: usize) -> Result<Measured, String> {
         let (operation, bytes, mode) = match what {
-            What::Start { ranks } => return self.start_up(ranks, rounds),
+            What::Start { ranks, procs } => return self.start_up(ranks, procs, rounds),
             What::Messages { operation, bytes, mode, .. } | What::OpenMpi { operation, bytes, mode } => {
                 (operation, bytes, mode)
             }
@@ -226,16 +228,20 @@ impl Sides {
     }
 
     /// From the start of the launcher to its end.
-    fn start_up(&self, ranks: usize, rounds: usize) -> Result<Measured, String> {
-        let mut times = vec![];
-        for _ in 0..rounds {
-            let mut spec = this_program(ranks * self.hosts.list.len(), &["empty"])?;
-            spec.hosts = Some(self.hosts.clone());
+    fn start_up(&self, ranks: usize, procs: usize, rounds: usize) -> Result<Measured, String> {
+        let hosts = self.hosts.list.len();
+        let time = |helper: &str| {
+            let mut spec = this_program(ranks * hosts, &[helper])?;
+            (spec.procs, spec.hosts) = (procs * hosts, Some(self.hosts.clone()));
             let start = Instant::now();
-            launch(&spec)?;
-            times.push(start.elapsed().as_secs_f64());
+            launch(&spec).map(|()| start.elapsed().as_secs_f64())
+        };
+        let mut tally = Tally::default();
+        while !tally.is_enough(rounds) {
+            let (floor, ours) = (time("fabric")?, time("empty")?);
+            tally.push(Round { before: 1.0, after: 1.0, ours, floor: Some(floor) });
         }
-        Ok(Measured::absolute(times))
+        Ok(Measured { handoff: None, ..tally.measured() })
     }
 
     /// Tells all to end.
@@ -273,23 +279,20 @@ pub fn serve(stage: &Stage, options: &SideOptions) -> Result<(), String> {
     partage::run(|job| -> Result<(), String> {
         let me = job.rank().index();
         let source = interfaces().into_iter().find(|i| !i.is_loopback).map(|i| i.address.to_string());
-        // Only the first two hosts pass messages.
-        let wire = (me < 2).then_some(()).map(|()| Wire::between(job, source, 8, 1, LONGEST));
-        let call = |wire: &mut Option<Wire>, s: &Sample, _: u64, times: u64| {
-            if let Some(wire) = wire {
-                for _ in 0..times {
-                    if me == 0 {
-                        wire.send(s.bytes);
-                    }
-                    wire.await_next();
-                    if me == 1 {
-                        wire.send(s.bytes);
-                    }
+        let mut wire = Wire::between(job, source, 8, 1, LONGEST);
+        let call = |wire: &mut Wire, s: &Sample, _: u64, times: u64| {
+            for _ in 0..times {
+                if me == 0 {
+                    wire.send(s.bytes);
+                }
+                wire.await_next();
+                if me == 1 {
+                    wire.send(s.bytes);
                 }
             }
             Ok(())
         };
-        stage.serve(options.side, me, job.size(), &mut { wire }, |_, _| Ok(()), call)
+        stage.serve(options.side, me, job.size(), &mut wire, |_, _| Ok(()), call)
     });
     Ok(())
 }
