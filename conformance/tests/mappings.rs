@@ -202,6 +202,57 @@ fn signals_by_every_way() {
     }
 }
 
+/// What providers of real fabrics ask for and tcp does not: each of them, and all together.
+const DEMANDS: [&str; 9] =
+    ["local", "virt_addr", "prov_key", "endpoint", "allocated", "context", "rx_cq_data", "data4", "all"];
+
+fn demanding(demands: &'static str) -> (&'static str, &'static str) {
+    ("PARTAGE_TEST_DEMANDS", demands)
+}
+
+#[test]
+fn what_fabrics_ask_for() {
+    if !is_there_libfabric() {
+        return;
+    }
+    for demands in DEMANDS {
+        suite(2, 2, &[APART, SHORT, demanding(demands)]);
+    }
+    suite(4, 2, &[APART, SHORT, demanding("all")]);
+    suite(3, 3, &[APART, SHORT, demanding("all"), ("PARTAGE_PROGRESS", "none")]);
+}
+
+/// The same for atomics of the network, and for signals by every way.
+#[test]
+fn what_fabrics_ask_for_in_every_way() {
+    if !is_there_libfabric() {
+        return;
+    }
+    for way in ["message", "data", "fifo"] {
+        suite(3, 2, &[APART, WAYS, SHORT, ("PARTAGE_SIGNAL", way), demanding("all")]);
+    }
+    if are_there_native_atomics() {
+        // Registrations that belong to an endpoint leave atomics without one: they go by messages.
+        for demands in ["local,virt_addr,prov_key,allocated,context,data4", "all"] {
+            suite(3, 2, &[APART, ("PARTAGE_ATOMICS", "network"), DOMAINS, SHORT, demanding(demands)]);
+        }
+    }
+}
+
+/// Where little can be registered, or nothing more, transfers go by copies.
+#[test]
+fn what_cannot_be_registered() {
+    if !is_there_libfabric() {
+        return;
+    }
+    let little = [APART, SHORT, ("PARTAGE_SEGMENT", "4M"), ("ONLY", "registered")];
+    for demands in ["local,limit=27000000", "all,limit=33554432"] {
+        suite(2, 2, &[&little[..], &[demanding(demands)]].concat());
+    }
+    let cached = ("PARTAGE_REGISTERED", "16M");
+    suite(2, 2, &[APART, SHORT, cached, demanding("local,cost=100"), ("ONLY", "registered")]);
+}
+
 /// Two hosts, made of network namespaces and removed in the end.
 struct Namespaces {
     prefix: String,

@@ -58,6 +58,8 @@ pub(crate) const NATIVE: u16 = 24;
 /// What a number in a signal stands for, and a place for signals: see [`ofi::signal`].
 pub(crate) const TICKET: u16 = 28;
 pub(crate) const FIFO: u16 = 29;
+/// Where that place is.
+pub(crate) const FIFO_IS: u16 = 31;
 
 /// Tells a node that ranks of another have arrived; see [`shm::coll`].
 pub const ARRIVED: u16 = 23;
@@ -79,7 +81,7 @@ pub const GRANT: u16 = 16;
 
 /// Our handlers, for the table of every conduit.
 pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
-    let all: [(u16, &'static dyn Handler); 27] = [
+    let all: [(u16, &'static dyn Handler); 28] = [
         (PUT, &OnPut),
         (DONE, &OnDone),
         (GET, &OnGet),
@@ -100,6 +102,7 @@ pub fn handlers() -> impl Iterator<Item = (u16, &'static dyn Handler)> {
         (NATIVE, &ofi::atomic::OnNative),
         (TICKET, &ofi::signal::OnTicket),
         (FIFO, &ofi::signal::OnFifo),
+        (FIFO_IS, &ofi::signal::OnFifoIs),
         (SIGNAL, &shm::signal::OnSignal),
         (SIGNAL_PART, &shm::signal::OnSignalPart),
         (LANE, &shm::lane::OnLane),

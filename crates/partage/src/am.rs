@@ -49,6 +49,7 @@ use crate::atomic::{Place, Word};
 use crate::fail;
 use crate::job::Job;
 use crate::ptr::GlobalPtr;
+use crate::register::Registrations;
 use crate::team::Rank;
 use bytemuck::{Pod, Zeroable};
 use partage_conduit::am::{self as conduit, Arrival};
@@ -425,6 +426,8 @@ pub struct Counters {
     pub reference_signals: u64,
     /// Messages with the runs of a [region](crate::region).
     pub packed: u64,
+    /// What a network that wants memory registered has made of private memory; of all ranks of this process.
+    pub registrations: Registrations,
 }
 
 impl Job {
@@ -538,6 +541,7 @@ impl Job {
             far_signals_data: signals.data,
             far_signals_fifo: signals.fifo,
             served: inner.calls.served(),
+            registrations: inner.seat.node().net().map(|net| net.registrations()).unwrap_or_default(),
             ..inner.reference.counters()
         }
     }

@@ -56,6 +56,8 @@ pub mod ptr;
 #[deny(unsafe_code)]
 pub mod region;
 #[deny(unsafe_code)]
+pub mod register;
+#[deny(unsafe_code)]
 pub mod remote;
 #[deny(unsafe_code)]
 mod report;
@@ -89,6 +91,7 @@ pub mod prelude {
     pub use crate::mailbox::{Address, Mailbox};
     pub use crate::ptr::GlobalPtr;
     pub use crate::region::{Indexed, Region, Shape};
+    pub use crate::register::Registered;
     pub use crate::remote::Remote;
     pub use crate::rpc::Dist;
     pub use crate::scope::Event;

@@ -5,6 +5,7 @@ use crate::domain::Arbiter;
 use crate::profile::{self, Found};
 use crate::{Error, Result};
 use partage_conduit::credits::Mode;
+use partage_conduit::ofi::endpoint::demands::Demands;
 use partage_conduit::ofi::rma::TOKENS;
 use partage_conduit::ofi::signal::Ways;
 use partage_conduit::shm::Fences;
@@ -24,7 +25,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 29] = [
+const TABLE: [(&str, &str, &str); 30] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, or pmi (the descriptor PMI_FD)"),
@@ -82,6 +83,11 @@ const TABLE: [(&str, &str, &str); 29] = [
     ),
     ("PARTAGE_PUTS_UNDER_WAY", "256", "puts and gets that a rank may have under way to other nodes, 1 to 256"),
     (
+        "PARTAGE_REGISTERED",
+        "1G",
+        "private memory of a process that stays registered with a network that wants that, as far as programs ask for it: 16M or more",
+    ),
+    (
         "PARTAGE_COLL",
         "the built-in table",
         "which algorithms collectives take, before the profile and the built-in table are asked, e.g. broadcast:0-4k:flat;4k-:tree2",
@@ -97,6 +103,8 @@ const TABLE: [(&str, &str, &str); 29] = [
 ];
 /// Set by us for processes that we re-execute.
 pub(crate) const CALL: &str = "PARTAGE_CALL";
+/// Set by tests and benchmarks: what the network's provider shall ask for beside what it does.
+pub(crate) const DEMANDS: &str = "PARTAGE_TEST_DEMANDS";
 
 /// All settings with the values in force here.
 pub fn all() -> Vec<Setting> {
@@ -129,7 +137,7 @@ pub fn signals() -> Result<Ways> {
 
 /// Variables that look like settings and are none, each with the setting that was probably meant.
 pub fn unknown() -> Vec<(String, Option<&'static str>)> {
-    let known = |n: &str| n == CALL || TABLE.iter().any(|t| t.0 == n);
+    let known = |n: &str| n == CALL || n == DEMANDS || TABLE.iter().any(|t| t.0 == n);
     let names = std::env::vars_os().filter_map(|(n, _)| n.into_string().ok());
     let mut found: Vec<_> = names.filter(|n| n.starts_with("PARTAGE_") && !known(n)).collect();
     found.sort();
@@ -160,6 +168,8 @@ pub(crate) struct Settings {
     pub am_memory: Option<u64>,
     pub credits: Mode,
     pub puts_under_way: Option<usize>,
+    pub registered: Option<u64>,
+    pub demands: Demands,
     pub table: Option<Table>,
     pub check: bool,
     pub hang_after: Option<Duration>,
@@ -212,6 +222,15 @@ impl Settings {
                 Some(n.ok_or_else(|| bad("PARTAGE_PUTS_UNDER_WAY", &v, &format!("a number from 1 to {TOKENS}")))?)
             }
         };
+        let registered = match get("PARTAGE_REGISTERED") {
+            None => None,
+            Some(v) => {
+                let n = size(&v).filter(|n| *n >= 16 << 20);
+                Some(n.ok_or_else(|| bad("PARTAGE_REGISTERED", &v, "a size of at least 16M, such as 512M or 8G"))?)
+            }
+        };
+        let demands = get(DEMANDS).map(|v| v.parse::<Demands>()).transpose();
+        let demands = demands.map_err(|why| Error::config(format!("{DEMANDS}: {why}")))?.unwrap_or_default();
         let test_procs = match get("PARTAGE_TEST").as_deref() {
             None | Some("threads") => None,
             Some("procs") => Some(None),
@@ -264,6 +283,8 @@ impl Settings {
                 Some(1) => Mode::Static,
                 _ => Mode::Dynamic,
             },
+            registered,
+            demands,
             table: match get("PARTAGE_COLL") {
                 None => None,
                 Some(v) => match v.parse::<Table>() {
@@ -346,6 +367,8 @@ mod tests {
         assert_eq!(with("PARTAGE_AM_MEMORY", "8M").unwrap().am_memory, Some(8 << 20));
         assert_eq!(with("PARTAGE_CREDITS", "static").unwrap().credits, Mode::Static);
         assert_eq!(with("PARTAGE_PUTS_UNDER_WAY", "32").unwrap().puts_under_way, Some(32));
+        assert_eq!(with("PARTAGE_REGISTERED", "2G").unwrap().registered, Some(2 << 30));
+        assert!(with(DEMANDS, "local,virt_addr").unwrap().demands.any() && with(DEMANDS, "locale").is_err());
         assert_eq!(with("PARTAGE_TEST", "procs=3").unwrap().test_procs, Some(Some(3)));
     }
 
@@ -370,6 +393,8 @@ mod tests {
             ("PARTAGE_CREDITS", "none"),
             ("PARTAGE_PUTS_UNDER_WAY", "0"),
             ("PARTAGE_PUTS_UNDER_WAY", "257"),
+            ("PARTAGE_REGISTERED", "1M"),
+            ("PARTAGE_REGISTERED", "none"),
         ] {
             let e = with(name, value).unwrap_err();
             assert!(e.to_string().starts_with(&format!("{name}={value}: must be ")), "{e}");

@@ -259,6 +259,8 @@ impl Launch {
                 am_memory: settings.am_memory,
                 credits: settings.credits,
                 puts_under_way: settings.puts_under_way.unwrap_or(ofi::rma::TOKENS),
+                registered: settings.registered.unwrap_or(ofi::REGISTERED),
+                demands: settings.demands,
                 thread: !settings.no_progress_thread,
                 enter: fail::enter_service,
                 lost: |why| fail::die(1, Some(why)),

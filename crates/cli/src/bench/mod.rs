@@ -1,7 +1,7 @@
 //! `partage bench`: every figure beside its floor, which is the same thing done by hand in the same run.
 //!
 //! * [`MICRO`], [`MEMORY`], [`AM`], [`NETWORK`], [`SIGNAL`]: what is measured, on how many ranks, and what it may be.
-//! * [`ranks`], [`memory`], [`atomics`], [`am`], [`network`], [`signal`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand; [`mod@mpi`]: by MPI, where there is one.
+//! * [`ranks`], [`memory`], [`atomics`], [`am`], [`network`], [`mod@register`], [`signal`]: the measurements, as the ranks of a job do them; [`floor`], [`wire`]: the same by hand; [`mod@mpi`]: by MPI, where there is one.
 //! * [`coll`]: collectives, measured otherwise: a job and MPIs that live side by side take turns.
 //! * [`model`]: what collectives would take on other machines.
 //! * [`measure`]: which rounds count, and what is made of them.
@@ -21,6 +21,7 @@ mod model;
 pub mod mpi;
 mod network;
 mod ranks;
+mod register;
 mod signal;
 mod wire;
 
@@ -86,7 +87,7 @@ pub struct RankOptions {
 }
 
 use Limit::{Ratio, Value};
-use Mapping::{Apart, Hybrid, OwnCores, Procs, Threads};
+use Mapping::{Apart, Hybrid, OwnCores, Procs, Registering, Threads};
 
 /// The figures of `bench micro`, in the order in which they are measured.
 static MICRO: [Figure; 31] = [
@@ -177,7 +178,7 @@ static AM: [Figure; 20] = [
 ];
 
 /// Those of `bench network`.
-static NETWORK: [Figure; 12] = [
+static NETWORK: [Figure; 16] = [
     job("net_put_8", 2, Apart, "us", Limit::Ratio(1.15), network::put_8),
     job("net_get_8", 2, Apart, "us", Limit::Ratio(1.15), network::get_8),
     job("net_am_short_rtt", 2, Apart, "us", Limit::Ratio(1.2), network::am_short_rtt),
@@ -190,6 +191,10 @@ static NETWORK: [Figure; 12] = [
     job("net_atomic_native", 2, Apart, "us", Limit::None, network::atomic_native),
     job("net_put_busy_target", 2, Apart, "us", Limit::Value(100.0), network::put_busy_target).most(9),
     Figure { unit: "×", ..driver("net_am_flood", Limit::Value(1.25), flood::slowdown) }.most(3),
+    job("net_put_16k_register", 2, Registering, "us", Limit::Ratio(1.0), register::put::<{ 16 << 10 }>),
+    job("net_put_64k_register", 2, Registering, "us", Limit::Ratio(1.0), register::put::<{ 64 << 10 }>),
+    job("net_put_256k_register", 2, Registering, "us", Limit::Ratio(1.0), register::put::<{ 256 << 10 }>),
+    job("net_put_1m_register", 2, Registering, "us", Limit::Ratio(1.0), register::put::<{ 1 << 20 }>),
 ];
 
 /// Those of `bench signal`.
@@ -338,9 +343,18 @@ enum Mapping {
     Hybrid,
     /// Processes on two cores that do not map each other's segments.
     Apart,
+    /// The same, with a network that wants memory registered, which takes [`register::DEMANDS`].
+    Registering,
     /// Processes with a core each; left out where there are fewer cores. No limit: machines differ. (GASNet-EX was seen
     /// to take 1.8 to 2.2 µs for a barrier of 16.)
     OwnCores,
+}
+
+impl Mapping {
+    /// Do ranks not map each other's segments?
+    fn is_apart(self) -> bool {
+        matches!(self, Apart | Registering)
+    }
 }
 
 const fn job(
@@ -526,10 +540,13 @@ impl Figure {
         spec.procs = match mapping {
             Threads => 1,
             Hybrid => 2,
-            Procs | Apart | OwnCores => ranks,
+            Procs | Apart | Registering | OwnCores => ranks,
         };
-        if mapping == Apart {
+        if mapping.is_apart() {
             spec.env.push(("PARTAGE_NODE".into(), "process".into()));
+        }
+        if mapping == Registering {
+            spec.env.push(("PARTAGE_TEST_DEMANDS".into(), register::DEMANDS.into()));
         }
         spec.env.push(("PARTAGE_BIND".into(), "core".into()));
         // The ranks inherit it.
@@ -719,7 +736,7 @@ pub fn rank(options: RankOptions) -> i32 {
                 }
             };
             partage::run(|job| -> Result<(), String> {
-                let result = what(&Bench::new(job, options.rounds, mapping == Apart).map_err(|e| e.to_string())?);
+                let result = what(&Bench::new(job, options.rounds, mapping.is_apart()).map_err(|e| e.to_string())?);
                 if job.rank() == partage::team::Rank(0) {
                     leave(result)?;
                 }

@@ -30,6 +30,7 @@
 
 use super::endpoint::{Context, Desc, Posted};
 use super::letters::{FarLetter, FarLetters};
+use super::local::Describe;
 use super::{Net, Seat, raise};
 use crate::am::{ARGS, Arrival, Body, Way};
 use crate::credits::{Cost, Lack, Lender, MOST, Purse, Tell, UNIT};
@@ -198,6 +199,7 @@ pub(super) struct Kept {
 pub(super) struct Buffer {
     context: UnsafeCell<Context>,
     memory: UnsafeCell<Box<[u64]>>,
+    desc: Desc,
 }
 
 /// A buffer that one message is sent from.
@@ -207,6 +209,7 @@ pub(super) struct Bounce {
     context: UnsafeCell<Context>,
     taken: AtomicBool,
     memory: UnsafeCell<Box<[u64]>>,
+    desc: Desc,
 }
 
 /// What a context belongs to: the low byte of its word; the rest is an index.
@@ -223,7 +226,14 @@ unsafe impl Sync for Bounce {}
 impl Buffer {
     pub fn new(i: usize) -> Buffer {
         let context = UnsafeCell::new(Context::new(OF_BUFFER | (i as u64) << 8));
-        Buffer { context, memory: UnsafeCell::new(vec![0; LONGEST.div_ceil(8)].into()) }
+        Buffer { context, memory: UnsafeCell::new(vec![0; LONGEST.div_ceil(8)].into()), desc: Desc::NONE }
+    }
+
+    /// Its memory is registered.
+    pub fn describe(&mut self, describe: &mut Describe) -> Result<(), String> {
+        let memory = self.memory.get_mut();
+        self.desc = describe(memory.as_mut_ptr().cast(), size_of_val(&**memory))?;
+        Ok(())
     }
 }
 
@@ -231,7 +241,14 @@ impl Bounce {
     pub fn new(i: usize) -> Bounce {
         let context = UnsafeCell::new(Context::new(OF_BOUNCE | (i as u64) << 8));
         let memory = UnsafeCell::new(vec![0; LONGEST.div_ceil(8) + 2].into());
-        Bounce { context, taken: AtomicBool::new(false), memory }
+        Bounce { context, taken: AtomicBool::new(false), memory, desc: Desc::NONE }
+    }
+
+    /// Its memory is registered.
+    pub fn describe(&mut self, describe: &mut Describe) -> Result<(), String> {
+        let memory = self.memory.get_mut();
+        self.desc = describe(memory.as_mut_ptr().cast(), size_of_val(&**memory))?;
+        Ok(())
     }
 }
 
@@ -277,7 +294,7 @@ impl Net {
             // value and is closed before it, and it comes back by its completion.
             let posted = unsafe {
                 let memory = (*buffer.memory.get()).as_mut_ptr().cast();
-                self.endpoint.post_receive(memory, LONGEST, Desc::NONE, buffer.context.get())
+                self.endpoint.post_receive(memory, LONGEST, buffer.desc, buffer.context.get())
             };
             match posted {
                 Posted::Done => _ = idle.pop(),
@@ -346,7 +363,7 @@ impl Net {
                 let memory: &mut [u64] = &mut *bounce.memory.get();
                 let bytes: &mut [u8] = bytemuck::cast_slice_mut(memory);
                 fill(bytes);
-                self.endpoint.send(peer, bytes.as_ptr(), len, Desc::NONE, bounce.context.get())
+                self.endpoint.send(peer, bytes.as_ptr(), len, bounce.desc, bounce.context.get())
             };
             if posted != Posted::Done {
                 bounce.taken.store(false, Release);
@@ -956,7 +973,7 @@ mod tests {
         }
         let provider = std::env::var("PARTAGE_PROVIDER").ok();
         let asked = Asked { provider, source: Some("127.0.0.1".into()), ..Asked::default() };
-        let hello = Hello { nonce: 1, keys: 0, memory: super::super::AM_MEMORY, lends: 1 };
+        let hello = Hello { nonce: 1, memory: super::super::AM_MEMORY, lends: 1 };
         let ranks = Ranks::new(&[1, 1], &[0, 1], 0);
         let (peers, addresses) = (vec![None; 2], vec![String::new(); 2].into());
         Some(Net::new(

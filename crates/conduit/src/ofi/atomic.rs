@@ -73,7 +73,7 @@ pub fn start(seat: &shm::Seat, site: Site, at: At, what: Atomic, slot: u32) -> R
     let process = ranks.place(at.rank as usize).0;
     let peer = peer(seat, site, net, at.rank, process)?;
     let Some(Ok(own)) = net.native.own.get() else { unreachable!("a domain of the network has opened it") };
-    let remote = net.remote(ranks, at).0;
+    let (remote, desc) = (net.remote(at).0, net.ops[far.i].words_desc());
     let word = |value: u64| match what.width {
         4 => {
             let [a, b, c, d] = (value as u32).to_ne_bytes();
@@ -89,7 +89,7 @@ pub fn start(seat: &shm::Seat, site: Site, at: At, what: Atomic, slot: u32) -> R
         far.try_post(net, process, what.width.into(), |op| {
             // SAFETY: an operation that is busy and not posted: context and words are ours, and the network's until it has
             // completed.
-            unsafe { own.start(peer, remote, &what, op.answers(slot, what.width, words), op.context()) }
+            unsafe { own.start(peer, remote, &what, (op.answers(slot, what.width, words), desc), op.context()) }
         })
     };
     if !post() {

@@ -32,9 +32,11 @@
 //! again, or twice as long. Who polls should keep sleepers away.
 
 mod atomics;
+pub mod demands;
 
 use super::fi::{self, *};
 pub use atomics::{Atomics, Operands};
+use demands::{Demands, Shim};
 use libc::{c_char, c_int, c_void, iovec};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use std::ffi::{CStr, CString};
@@ -62,6 +64,8 @@ pub struct Asked {
     pub never_waits: bool,
     /// There will be no [`Atomics`].
     pub no_atomics: bool,
+    /// What the provider shall ask for beside what it does: for tests.
+    pub demands: Demands,
 }
 
 /// A process's access to the network. Everything is closed when it and its [`Region`]s are gone.
@@ -169,7 +173,8 @@ impl Entry {
         self.flags & FI_MULTI_RECV != 0
     }
 
-    /// A put with data has come from another endpoint, and its bytes are in memory: the data. There is no context then.
+    /// A put with data has come from another endpoint, and its bytes are in memory: the data. The context is that of the buffer
+    /// which it has taken, where [that is so](Endpoint::data_takes_buffers), or none.
     #[inline]
     pub fn remote_data(&self) -> Option<u64> {
         let is_one = self.flags & (FI_REMOTE_CQ_DATA | FI_RECV | FI_WRITE) == FI_REMOTE_CQ_DATA;
@@ -204,6 +209,7 @@ impl Endpoint {
     pub fn open(asked: &Asked) -> Result<Endpoint, String> {
         let library = fi::library()?;
         let mut o = Opened::describe(library, asked)?;
+        let shim = asked.demands.any().then(|| Shim::new(asked.demands));
         let check = |what: &str, code: c_int| match code {
             0 => Ok(()),
             code => Err(format!("{what}: {}", library.error(code.into()))),
@@ -252,6 +258,11 @@ impl Endpoint {
         // SAFETY: an endpoint that is enabled, and `len` bytes to write to.
         check("fi_getname", unsafe { ((*(*o.ep).cm).getname)(o.ep.cast(), name.as_mut_ptr().cast(), &mut len) })?;
         name.truncate(len);
+        if let Some(shim) = shim {
+            // SAFETY: enabled, and nobody else has them yet; they are closed before the shim, which is a field of theirs.
+            unsafe { shim.wrap(&o) };
+            o.shim = Some(shim);
+        }
         // SAFETY: fi_getinfo fills in all attributes.
         let inject_size = unsafe { (*(*o.info).tx_attr).inject_size };
         Ok(Endpoint { opened: Arc::new(o), name, inject_size, takes_many: asked.min_multi_recv > 0 })
@@ -348,16 +359,66 @@ impl Endpoint {
         self.mr_mode() & FI_MR_LOCAL != 0
     }
 
+    /// Must memory have its pages when it is registered?
+    pub fn needs_pages(&self) -> bool {
+        self.mr_mode() & FI_MR_ALLOCATED != 0
+    }
+
+    /// Does the data of a put take the place of a message, in the buffer that was posted with the entry's context?
+    #[inline]
+    pub fn data_takes_buffers(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.opened.info).mode & FI_RX_CQ_DATA != 0 }
+    }
+
     /// Makes memory reachable: others put into it and get from it, and local operations may use it. The provider may choose
     /// another key.
     ///
     /// # Safety
     /// `base..base + len` is mapped while the region exists, and no reference into it exists when others use it.
-    pub unsafe fn register(&self, base: *mut u8, len: usize, key: u64) -> Result<Region, String> {
-        let (domain, mut mr) = (self.opened.domain, null_mut::<fid_mr>());
+    pub unsafe fn register(&self, base: *mut u8, len: usize, key: u64) -> Result<Region, Unregistered> {
         let access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-        let failed =
-            |what: &str, code: c_int| format!("{what} of {len} bytes: {}", self.opened.library.error(code.into()));
+        // SAFETY: passed on to the caller.
+        unsafe { self.register_for(base, len, access, key) }
+    }
+
+    /// The same under a key that nobody can guess.
+    ///
+    /// # Safety
+    /// As for [`register`](Self::register).
+    pub unsafe fn register_anew(&self, base: *mut u8, len: usize) -> Result<Region, Unregistered> {
+        // SAFETY: passed on to the caller.
+        self.with_key(|key| unsafe { self.register(base, len, key) })
+    }
+
+    /// Makes memory known for local operations only: for those that read it, or, if it is `written`, for all.
+    ///
+    /// # Safety
+    /// `base..base + len` is mapped while the region exists.
+    pub unsafe fn register_local(&self, base: *mut u8, len: usize, written: bool) -> Result<Region, Unregistered> {
+        let access = if written { FI_SEND | FI_WRITE | FI_RECV | FI_READ } else { FI_SEND | FI_WRITE };
+        // SAFETY: passed on to the caller.
+        self.with_key(|key| unsafe { self.register_for(base, len, access, key) })
+    }
+
+    /// Tries keys until one is new.
+    fn with_key(&self, register: impl Fn(u64) -> Result<Region, Unregistered>) -> Result<Region, Unregistered> {
+        // SAFETY: the description and its parts live as long as `opened` and are not changed.
+        let bytes = unsafe { (*(*self.opened.info).domain_attr).mr_key_size };
+        let most = if bytes >= 8 { FI_KEY_NOTAVAIL } else { 1 << (8 * bytes) };
+        let is_taken = |tried: &Result<Region, Unregistered>| tried.as_ref().is_err_and(|e| e.err == FI_ENOKEY);
+        let tries = (0..TRIES).map(|_| register(random() % most));
+        tries.skip_while(is_taken).next().unwrap_or_else(|| register(random() % most))
+    }
+
+    /// # Safety
+    /// `base..base + len` is mapped while the region exists, and no reference into it exists when others use it.
+    unsafe fn register_for(&self, base: *mut u8, len: usize, access: u64, key: u64) -> Result<Region, Unregistered> {
+        let (domain, mut mr) = (self.opened.domain, null_mut::<fid_mr>());
+        let failed = |what: &str, code: c_int| {
+            let text = format!("{what} of {len} bytes: {}", self.opened.library.error(code.into()));
+            Unregistered { err: code.wrapping_abs(), text }
+        };
         // SAFETY: an open domain; the caller promises the memory; `mr` is written if it succeeds.
         let code = unsafe {
             let reg = (*(*domain).mr).reg;
@@ -650,6 +711,55 @@ impl Endpoint {
     }
 }
 
+/// So many keys that are taken already are tried before another.
+const TRIES: usize = 64;
+
+/// A number that nobody can guess, from the kernel's random source.
+pub(super) fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // SAFETY: so many bytes can be written to.
+    let drawn = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    assert_eq!(drawn, bytes.len() as isize, "getrandom: {}", std::io::Error::last_os_error());
+    u64::from_ne_bytes(bytes)
+}
+
+/// Memory that was not registered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unregistered {
+    /// A number of `errno`, or of fi_errno(3).
+    pub err: i32,
+    text: String,
+}
+
+impl Unregistered {
+    /// Might there be room if less were registered?
+    pub fn wants_room(&self) -> bool {
+        [libc::ENOMEM, libc::EAGAIN, libc::ENOSPC].contains(&self.err)
+    }
+}
+
+/// In one line, with what limits it where that is known.
+impl std::fmt::Display for Unregistered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)?;
+        if !self.wants_room() {
+            return Ok(());
+        }
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a limit that there is, and room for it.
+        let limit = match unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } {
+            0 if limit.rlim_cur == libc::RLIM_INFINITY => "no limit".into(),
+            0 => format!("{} KiB", limit.rlim_cur >> 10),
+            _ => "unknown".into(),
+        };
+        write!(
+            f,
+            " (memory that a process may lock, RLIMIT_MEMLOCK, `ulimit -l`: {limit}); raise it in limits.conf or in the \
+             service that starts jobs, or set PARTAGE_REGISTERED lower"
+        )
+    }
+}
+
 /// How long [`Endpoint::wait`] sleeps where the provider has nothing to sleep on.
 const BLINK: Duration = Duration::from_micros(50);
 
@@ -715,6 +825,8 @@ struct Opened {
     /// queue, also one that is bound to it and not enabled yet (`tcp;ofi_rxm` of 1.17 then follows a null pointer). Who
     /// [polls](Endpoint::poll) while one is opened does so too, and sees to it himself.
     endpoints: Mutex<()>,
+    /// What stands between us and the provider in some tests.
+    shim: Option<Box<Shim>>,
 }
 
 // SAFETY: the objects behind the pointers were opened with FI_THREAD_SAFE: any thread may use them at any time, and close
@@ -765,6 +877,7 @@ impl Opened {
             wait_fd: None,
             woken,
             endpoints: Mutex::new(()),
+            shim: None,
         })
     }
 
@@ -837,7 +950,7 @@ impl Hints {
         // SAFETY: not null, and neither are its parts: fi_getinfo(3) says so of fi_allocinfo, which this is.
         unsafe {
             (*info).caps = FI_MSG | FI_RMA | FI_MULTI_RECV;
-            (*info).mode = FI_CONTEXT | FI_CONTEXT2;
+            (*info).mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
             (*(*info).ep_attr).r#type = FI_EP_RDM;
             (*(*info).tx_attr).size = asked.tx_size;
             (*(*info).tx_attr).msg_order = FI_ORDER_SAS;
@@ -958,7 +1071,8 @@ mod tests {
             let endpoint = Endpoint::open(&asked)?;
             let mut memory = vec![0; SEGMENT];
             // SAFETY: the region is dropped before the memory, and the memory is looked at when nothing is under way.
-            let segment = unsafe { endpoint.register(memory.as_mut_ptr(), SEGMENT, 7) }?;
+            let segment =
+                unsafe { endpoint.register(memory.as_mut_ptr(), SEGMENT, 7) }.map_err(|why| why.to_string())?;
             Ok(Side {
                 segment: Some(segment),
                 endpoint: Some(endpoint),
@@ -1165,7 +1279,7 @@ mod tests {
                     a.done.borrow_mut().clear();
                     let words_at = &raw mut *words;
                     // SAFETY: both outlive the completion, for which `until` waits.
-                    let post = || unsafe { from.start(peer, at.offset(64), &what, words_at, context) };
+                    let post = || unsafe { from.start(peer, at.offset(64), &what, (words_at, Desc::NONE), context) };
                     accepted(&[&a, &b], post);
                     until("an atomic", &[&a, &b], || *a.done.borrow() == [7]);
                     // SAFETY: it has completed.

@@ -155,6 +155,7 @@ constants! {
     FI_SOURCE: u64 = 1 << 57;
     FI_CONTEXT: u64 = 1 << 59;
     FI_CONTEXT2: u64 = 1 << 52;
+    FI_RX_CQ_DATA: u64 = 1 << 56;
     FI_ORDER_SAS: u64 = 1 << 8;
     FI_MR_LOCAL: c_int = 1 << 2;
     FI_MR_VIRT_ADDR: c_int = 1 << 4;
@@ -174,7 +175,9 @@ constants! {
     FI_OPT_MIN_MULTI_RECV: c_int = 0;
     FI_EAGAIN: ssize_t = 11;
     FI_EAVAIL: ssize_t = 259;
+    FI_ENOKEY: c_int = 266;
     FI_ADDR_UNSPEC: u64 = !0;
+    FI_KEY_NOTAVAIL: u64 = !0;
     FI_INT32: c_int = 4;
     FI_UINT32: c_int = 5;
     FI_INT64: c_int = 6;

@@ -4,29 +4,34 @@
 //! so that hosts that cannot reach each other are found out at the start. [`Seat`] is one rank's side.
 //!
 //! * [`am`]: messages, their credits and their ends; [`letters`]: calls and results until their rank takes them; [`rma`]:
-//!   puts and gets; [`segment`]: which memory the network knows; [`progress`]: who looks at the completion queue, and when.
+//!   puts and gets; [`segment`]: which memory the network knows; [`local`]: which of this process's its operations may use,
+//!   with a [`cache`]; [`progress`]: who looks at the completion queue, and when.
 //!   [`signal`]: puts that notify, by message, by one put, or by a FIFO.
 //!   Atomics go by messages (see [`crate::reference`]), but for those of a domain, which may be the network's own:
 //!   [`mod@atomic`].
 //! * [`endpoint`]: libfabric's objects, typed, without policy; `fi`: what is called of the library.
 //!
 //! # What it asks of a provider
-//! Reliable datagrams, messages in order, puts with delivery completion, keys that we choose, addresses that begin at 0,
-//! and no registration of local memory. `tcp` has all of that. Providers that ask for more are refused with a line.
+//! Reliable datagrams, messages in order, and puts with delivery completion. What it may ask of us: that local memory is
+//! registered, that places in others' memory are addresses, that keys are the provider's, that registrations belong to the
+//! endpoint, that memory has its pages before, contexts, and receive buffers for the data of puts. `tcp` asks for none of it; tests have a
+//! [shim](endpoint::demands) that does.
 //!
 //! # Trust
 //! Every message begins with 64 bits that process 0 has drawn for this job from the kernel's random source, and travelled with the addresses
 //! when processes met. They are compared before anything else of a message is looked at; what has others is counted and
-//! dropped, without an answer. Keys of memory contain another number, drawn likewise, wherever we choose them. Puts, gets and
+//! dropped, without an answer. Keys of memory are drawn too, unless the provider chooses them, and told by messages. Puts, gets and
 //! atomics of the network are checked by their keys only, also those that bring a signal (by data or FIFO). All of that
 //! keeps strays of other jobs out, and whoever can send but not read; not an attacker who can read the network, nor one who
 //! breaks the provider. The guide says what helps against those.
 
 pub mod am;
 pub mod atomic;
+pub mod cache;
 pub mod endpoint;
 mod fi;
 pub mod letters;
+pub mod local;
 pub mod progress;
 pub mod rma;
 pub mod segment;
@@ -40,9 +45,11 @@ use crate::wait::Relief;
 use am::{Account, Bounce, Buffer, Desk, Early, Kept};
 use atomic::Native;
 use bytemuck::{Pod, Zeroable};
+use endpoint::demands::Demands;
 use endpoint::{Asked, Endpoint, Peer};
+use local::Local;
 use rma::Ops;
-use segment::{Extent, Regions};
+use segment::{Extent, Named, Names, Regions};
 use signal::{Sender, Signals, Ways};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -53,6 +60,9 @@ use std::time::{Duration, Instant};
 
 /// Bytes that messages of other nodes may take in a process, unless more are needed or something else is asked for.
 pub const AM_MEMORY: u64 = 32 << 20;
+
+/// Bytes of private memory that stay registered, unless the user says otherwise.
+pub const REGISTERED: u64 = 1 << 30;
 
 /// What a user may say about the network.
 #[derive(Clone, Debug)]
@@ -73,6 +83,10 @@ pub struct Settings {
     pub credits: Mode,
     /// Puts and gets that a rank may have under way, at most [`rma::TOKENS`].
     pub puts_under_way: usize,
+    /// Bytes of private memory that stay registered, where the network wants it to be.
+    pub registered: u64,
+    /// What the provider shall ask for beside what it does: for tests.
+    pub demands: Demands,
     /// Is there a thread that makes progress while ranks compute?
     pub thread: bool,
     /// What that thread does first.
@@ -84,10 +98,10 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let patience = Duration::from_secs(10);
-        let (provider, interface, atomics, signals) = Default::default();
+        let (provider, interface, atomics, signals, demands) = Default::default();
         let (am_memory, credits) = Default::default();
         let (enter, lost): (fn(), fn(&str)) = (|| (), |why| panic!("{why}"));
-        let (thread, puts_under_way) = (true, rma::TOKENS);
+        let (thread, puts_under_way, registered) = (true, rma::TOKENS, REGISTERED);
         Settings {
             provider,
             interface,
@@ -96,6 +110,8 @@ impl Default for Settings {
             am_memory,
             credits,
             puts_under_way,
+            registered,
+            demands,
             patience,
             thread,
             enter,
@@ -187,8 +203,9 @@ fn choose(all: &[Whereabouts], me: usize) -> Option<String> {
 /// A process's way to other nodes.
 #[derive(Debug)]
 pub struct Net {
-    // These three go first: everything is closed before the memory that the network may have goes away.
+    // These four go first: everything is closed before the memory that the network may have goes away.
     regions: Mutex<Regions>,
+    local: Local,
     native: Native,
     endpoint: Endpoint,
     /// By process; none on this node.
@@ -197,7 +214,6 @@ pub struct Net {
     addresses: Box<[String]>,
     greeted: Box<[AtomicBool]>,
     nonce: u64,
-    keys: u64,
     /// Bytes of a segment's heaps.
     segment: u64,
     /// By rank of this process.
@@ -242,6 +258,10 @@ pub struct Net {
     hungry: AtomicBool,
     /// By rank of the job: how much of its segment is known to be registered.
     extents: Box<[Extent]>,
+    /// And by what names.
+    names: Box<[Names]>,
+    /// By rank of this process: the names of its chunks, for others.
+    lists: Box<[Mutex<Vec<Named>>]>,
     relief: Relief,
     first: usize,
     broken: Mutex<Option<String>>,
@@ -288,7 +308,6 @@ pub struct Seat {
 #[repr(C)]
 struct Hello {
     nonce: u64,
-    keys: u64,
     /// What messages may take in this process, and whether it lends.
     memory: u64,
     lends: u64,
@@ -332,7 +351,7 @@ impl Crowd {
     }
 }
 
-/// What this process says: secrets, of which those of process 0 count, and its memory for messages.
+/// What this process says: a secret, of which that of process 0 counts, and its memory for messages.
 fn hello(settings: &Settings, crowd: &Crowd, me: usize) -> Result<Hello, String> {
     let least = crowd.least(me, settings.credits);
     let memory = match settings.am_memory {
@@ -347,16 +366,7 @@ fn hello(settings: &Settings, crowd: &Crowd, me: usize) -> Result<Hello, String>
         Some(bytes) => bytes,
         None => AM_MEMORY.max(least),
     };
-    let mut secrets = [0u64; 2];
-    let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut secrets);
-    // SAFETY: so many bytes can be written to.
-    let drawn = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if drawn != bytes.len() as isize {
-        return Err(format!("getrandom: {}", std::io::Error::last_os_error()));
-    }
-    let [nonce, keys] = secrets;
-    let keys = keys & !(segment::KEYS - 1);
-    Ok(Hello { nonce, keys, memory, lends: u64::from(settings.credits == Mode::Dynamic) })
+    Ok(Hello { nonce: endpoint::random(), memory, lends: u64::from(settings.credits == Mode::Dynamic) })
 }
 
 impl Net {
@@ -403,9 +413,10 @@ impl Net {
         let addresses = parts.iter().map(|(_, rest)| endpoint.text_of(&rest[1..])).collect();
         let place = (node.ranks(), node.segment());
         let hellos: Vec<Hello> = parts.iter().map(|(hello, _)| *hello).collect();
-        let net = Net::new(endpoint, peers, addresses, &hellos, place, settings.clone());
+        let mut net = Net::new(endpoint, peers, addresses, &hellos, place, settings.clone());
         // Nobody greets before all listen.
-        let why = wrong.or_else(|| net.post_all(am::POSTING).err()).map(here).unwrap_or_default();
+        let why = wrong.or_else(|| net.describe_own().and_then(|()| net.post_all(am::POSTING)).err());
+        let why = why.map(here).unwrap_or_default();
         let outcomes = exchange.all_gather(why.as_bytes())?;
         match outcomes.into_iter().find(|why| !why.is_empty()) {
             Some(why) => Err(String::from_utf8_lossy(&why).into_owned()),
@@ -420,20 +431,14 @@ impl Net {
         const LIBRARIES: [&str; 7] = ["tcp", "udp", "sockets", "net", "shm", "ofi_rxm", "ofi_rxd"];
         let library = LIBRARIES.iter().any(|name| provider.as_deref().unwrap_or("tcp").contains(name));
         let no_atomics = library && !settings.atomics;
-        let endpoint = Endpoint::open(&Asked { provider, source, no_atomics, cq_size, ..Asked::default() });
+        let demands = settings.demands;
+        let endpoint = Endpoint::open(&Asked { provider, source, no_atomics, cq_size, demands, ..Asked::default() });
         let endpoint = endpoint.map_err(|why| match &settings.interface {
             Some(address) => format!("PARTAGE_INTERFACE={address}: {why}"),
             None => why,
         })?;
         Signals::check(settings.signals, &endpoint)?;
-        match endpoint.mr_mode() & segment::NOT_DONE {
-            0 => Ok(endpoint),
-            mode => Err(format!(
-                "the provider {} asks for ways to register memory that this version does not have (mr_mode {mode:#x}); \
-                 PARTAGE_PROVIDER=tcp works",
-                endpoint.provider()
-            )),
-        }
+        Ok(endpoint)
     }
 
     fn new(
@@ -454,6 +459,7 @@ impl Net {
         ];
         let lane = |i: usize| Mutex::new(Lender::new(shares[ranks.process()][i.min(1)]));
         Net {
+            local: Local::new(&endpoint, settings.registered),
             signals: Signals::new(settings.signals, &endpoint, mine.len(), (processes, count)),
             endpoint,
             native: Native::new(processes),
@@ -461,7 +467,6 @@ impl Net {
             addresses,
             greeted: (0..processes).map(|_| AtomicBool::new(false)).collect(),
             nonce: hellos[0].nonce,
-            keys: hellos[0].keys,
             segment,
             desks: mine.clone().map(|_| Desk::new([&grants[0], &grants[1]])).collect(),
             ops: (0..mine.len()).map(Ops::new).collect(),
@@ -488,6 +493,8 @@ impl Net {
             aside_count: AtomicUsize::new(0),
             hungry: AtomicBool::new(false),
             extents: (0..count).map(|_| Extent::default()).collect(),
+            names: (0..count).map(|_| Names::new(segment)).collect(),
+            lists: mine.clone().map(|_| Mutex::default()).collect(),
             regions: Mutex::default(),
             relief: Relief::default(),
             first: mine.start,
@@ -496,6 +503,19 @@ impl Net {
             over: AtomicBool::new(false),
             settings,
         }
+    }
+
+    /// Registers what messages and operations have for themselves, where that must be.
+    fn describe_own(&mut self) -> Result<(), String> {
+        let Net { local, endpoint, ops, buffers, bounces, .. } = self;
+        if !local.is_needed() {
+            return Ok(());
+        }
+        // SAFETY: all of it is in fields of this value that are dropped after `local`, in memory of its own.
+        let mut describe = |at: *mut u8, len: usize| unsafe { local.describe(endpoint, at, len) };
+        ops.iter_mut().try_for_each(|ops| ops.describe(&mut describe))?;
+        buffers.iter_mut().try_for_each(|buffer| buffer.describe(&mut describe))?;
+        bounces.iter_mut().try_for_each(|bounce| bounce.describe(&mut describe))
     }
 
     /// Collective: says hello to the processes of other nodes, and waits for their answers.
@@ -687,7 +707,7 @@ mod tests {
     fn secrets_are_drawn_anew_each_time() {
         let crowd = Crowd::new(&Ranks::new(&[1, 1], &[0, 1], 0));
         let [a, b] = [0, 1].map(|_| hello(&Settings::default(), &crowd, 0).unwrap());
-        assert!(a.nonce != b.nonce && a.keys != b.keys && a.nonce >> 32 != 0);
+        assert!(a.nonce != b.nonce && a.nonce >> 32 != 0);
         let settings = Settings { am_memory: Some(100_000), ..Settings::default() };
         let why = hello(&settings, &crowd, 0).err().unwrap();
         assert!(why.contains("PARTAGE_AM_MEMORY=100000: 1 ranks that 1 of") && !why.contains('\n'), "{why}");

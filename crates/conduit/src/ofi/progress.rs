@@ -75,8 +75,10 @@ impl Net {
         let mut messages: [Option<(usize, Message<'_>)>; BATCH] = [None; BATCH];
         let mut late = vec![];
         for (entry, place) in found.iter().zip(&mut messages) {
-            if entry.remote_data().is_none() {
-                *place = self.sort(node, entry, &mut early, &mut late);
+            match entry.remote_data() {
+                None => *place = self.sort(node, entry, &mut early, &mut late),
+                Some(_) if self.endpoint.data_takes_buffers() => self.leave_taken(entry),
+                Some(_) => {}
             }
         }
         drop(early);
@@ -186,6 +188,14 @@ impl Net {
                 None
             }
             _ => None,
+        }
+    }
+
+    /// The data of a put has taken a receive buffer.
+    fn leave_taken(&self, entry: &Entry) {
+        if !entry.context.is_null() {
+            // SAFETY: the context of a buffer, as in `sort`.
+            self.leave_buffer(unsafe { (*entry.context).word } as usize >> 8);
         }
     }
 

@@ -8,15 +8,21 @@
 //! An operation's token belongs to its rank until it is posted, then to the network, until whoever reads its completion
 //! stores `busy` with release; the rank loads it with acquire. The bytes of a get are written by the provider on the
 //! thread that reads the completion, or before, as the provider promises.
+//!
+//! # Memory of this process
+//! Where the network wants it registered, an operation has what [`local`](super::local) gives it, and whoever reads its
+//! completion gives that back. `holds` says, with release and acquire, that there is something; a get by a copy is
+//! copied to its place then, before the token is free.
 
 use super::am::OF_OP;
 use super::endpoint::{Context, Desc, Operands, Posted};
+use super::local::{COPIED, Describe, Mine};
 use super::segment;
 use super::{Net, Seat};
 use crate::contract::{At, Conduit, Failure};
 use crate::record::Site;
 use crate::shm::{self, Node};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
@@ -32,6 +38,10 @@ pub(super) struct Ops {
     completed: AtomicU64,
     /// Bytes of those.
     bytes: AtomicU64,
+    /// Where the network wants memory registered: room for copies, as much for each operation, and what it and operands of
+    /// atomics are described by.
+    room: Box<[UnsafeCell<[u8; COPIED]>]>,
+    descs: [Desc; 2],
 }
 
 #[derive(Debug)]
@@ -45,10 +55,27 @@ pub(super) struct Op {
     /// Of an atomic: its words, and, not zero, what becomes of the old value (see [`Op::answers`]).
     words: UnsafeCell<Operands>,
     answer: AtomicU64,
+    /// What it has of this process's memory, if it `holds` something that must be given back.
+    held: UnsafeCell<Option<Held>>,
+    holds: AtomicBool,
 }
 
-// SAFETY: the context and the words are the network's while `busy`, else the rank's.
+/// What becomes of memory when an operation has completed.
+#[derive(Debug)]
+enum Held {
+    /// It is given back.
+    Mine(Mine),
+    /// So many bytes are copied here from the operation's room.
+    Into(*mut u8, usize),
+}
+
+// SAFETY: the context, the words and what is held are the network's while `busy`, then of the one that reads the completion, else
+// the rank's.
 unsafe impl Sync for Op {}
+// SAFETY: as above; where a get goes is memory that its caller lends until it has completed, to any thread.
+unsafe impl Send for Op {}
+// SAFETY: room is its operation's, as above.
+unsafe impl Sync for Ops {}
 
 impl Ops {
     /// Of the i-th rank of the process.
@@ -60,9 +87,59 @@ impl Ops {
             len: AtomicU64::new(0),
             words: UnsafeCell::default(),
             answer: AtomicU64::new(0),
+            held: UnsafeCell::new(None),
+            holds: AtomicBool::new(false),
         };
         let (completed, bytes) = Default::default();
-        Ops { ops: (0..TOKENS).map(op).collect(), completed, bytes }
+        Ops { ops: (0..TOKENS).map(op).collect(), completed, bytes, room: [].into(), descs: [Desc::NONE; 2] }
+    }
+
+    /// They have room for copies from here on, and their memory is registered.
+    pub fn describe(&mut self, describe: &mut Describe) -> Result<(), String> {
+        self.room = (0..TOKENS).map(|_| UnsafeCell::new([0; COPIED])).collect();
+        let (room, ops) = (&mut self.room, &mut self.ops);
+        self.descs = [
+            describe(room.as_mut_ptr().cast(), size_of_val(&**room))?,
+            describe(ops.as_mut_ptr().cast(), size_of_val(&**ops))?,
+        ];
+        Ok(())
+    }
+
+    /// What operands of atomics are described by.
+    pub fn words_desc(&self) -> Desc {
+        self.descs[1]
+    }
+
+    /// Where the bytes of an operation are for the network, and by what they are described; what must be given back is noted.
+    ///
+    /// # Safety
+    /// The operation is busy, and not posted yet; `way` and `len` are its own.
+    unsafe fn hold(&self, op: &Op, mine: Mine, way: Way, len: usize) -> (*mut u8, Desc) {
+        let at = match way {
+            Way::Put(src) => src.cast_mut(),
+            Way::Get(dst) => dst,
+        };
+        let (place, held) = match mine {
+            Mine::Described(desc) => return (at, desc),
+            Mine::Copied => {
+                let room = self.room[op.number.load(Relaxed) as usize % TOKENS].get().cast::<u8>();
+                let held = match way {
+                    Way::Put(src) => {
+                        // SAFETY: the source can be read, and the room is this operation's.
+                        unsafe { src.copy_to_nonoverlapping(room, len) };
+                        return (room, self.descs[0]);
+                    }
+                    Way::Get(dst) => Held::Into(dst, len),
+                };
+                ((room, self.descs[0]), held)
+            }
+            Mine::Once(ref region) => ((at, region.desc()), Held::Mine(mine)),
+            Mine::Cached(_, desc) => ((at, desc), Held::Mine(mine)),
+        };
+        // SAFETY: nobody else has it until it is posted.
+        unsafe { *op.held.get() = Some(held) };
+        op.holds.store(true, Release);
+        place
     }
 
     /// How many have completed.
@@ -103,6 +180,19 @@ impl Op {
         Some((answer as u32, old))
     }
 
+    /// What it has, which must be given back.
+    ///
+    /// # Safety
+    /// It has not been posted, or its completion has been read, and it is still busy.
+    unsafe fn take_held(&self) -> Option<Held> {
+        if !self.holds.load(Acquire) {
+            return None;
+        }
+        self.holds.store(false, Relaxed);
+        // SAFETY: so nobody else has it.
+        unsafe { (*self.held.get()).take() }
+    }
+
     /// What the network gives back with its completion.
     pub fn context(&self) -> *mut Context {
         self.context.get()
@@ -115,6 +205,17 @@ impl Net {
         let i = which / TOKENS;
         let op = &self.ops[i].ops[which % TOKENS];
         self.ops[i].bytes.fetch_add(op.len.load(Relaxed), Relaxed);
+        // SAFETY: its completion has just been read.
+        match unsafe { op.take_held() } {
+            None => {}
+            Some(Held::Mine(mine)) => self.leave(mine),
+            Some(Held::Into(dst, len)) => {
+                let room = self.ops[i].room[which % TOKENS].get().cast::<u8>();
+                // SAFETY: the network has written the room, and whoever started the get lends its destination until it has
+                // completed.
+                unsafe { room.copy_to_nonoverlapping(dst, len) };
+            }
+        }
         if let Some((slot, old)) = op.take_old() {
             let answered = node.landing(self.first + i).answers.answer(slot, old);
             assert!(answered, "an atomic that nobody asked for");
@@ -127,7 +228,7 @@ impl Net {
 
 /// Which way bytes go, and where they are here.
 #[derive(Clone, Copy)]
-enum Way {
+pub(super) enum Way {
     Put(*const u8),
     Get(*mut u8),
 }
@@ -185,41 +286,74 @@ impl Seat {
         false
     }
 
-    /// Starts one transfer if there is a token and room for it.
-    fn try_start(&self, net: &Net, seat: &shm::Seat, at: At, way: Way, len: usize) -> bool {
-        let ranks = seat.node().ranks();
-        let process = ranks.place(at.rank as usize).0;
-        let (peer, remote) = (net.peers[process].expect("a process of another node"), net.remote(ranks, at).0);
+    /// Posts a transfer of memory of this process, as [`try_post`](Self::try_post) does. What it has of that memory is in `mine`
+    /// until then.
+    pub(super) fn try_transfer(
+        &self,
+        net: &Net,
+        process: usize,
+        (way, len): (Way, usize),
+        mine: &Cell<Option<Mine>>,
+        post: impl FnOnce(*mut u8, Desc, *mut Context) -> Posted,
+    ) -> bool {
         self.try_post(net, process, len, |op| {
+            let taken = mine.take().expect("not posted yet");
+            let copied = matches!(taken, Mine::Copied);
+            let desc = if let Mine::Described(desc) = taken { Some(desc) } else { None };
+            // SAFETY: the operation is busy, and posted below.
+            let (at, of) = unsafe { net.ops[self.i].hold(op, taken, way, len) };
+            let posted = post(at, of, op.context());
+            match posted == Posted::Done {
+                true if copied => net.was_copied(),
+                true => {}
+                false => {
+                    // SAFETY: it was not posted.
+                    let held = unsafe { op.take_held() };
+                    mine.set(Some(match held {
+                        Some(Held::Mine(mine)) => mine,
+                        _ => desc.map_or(Mine::Copied, Mine::Described),
+                    }));
+                }
+            }
+            posted
+        })
+    }
+
+    /// Starts one transfer if there is a token and room for it.
+    fn try_start(&self, net: &Net, seat: &shm::Seat, at: At, way: Way, len: usize, mine: &Cell<Option<Mine>>) -> bool {
+        let process = seat.node().ranks().place(at.rank as usize).0;
+        let (peer, remote) = (net.peers[process].expect("a process of another node"), net.remote(at).0);
+        self.try_transfer(net, process, (way, len), mine, |local, desc, context| {
             // SAFETY: the context is ours, since the operation was not busy; whoever started the transfer keeps its memory
             // until it has completed.
             unsafe {
                 match way {
-                    Way::Put(src) => net.endpoint.write(peer, src, len, Desc::NONE, remote, op.context(), true),
-                    Way::Get(dst) => net.endpoint.read(peer, dst, len, Desc::NONE, remote, op.context()),
+                    Way::Put(_) => net.endpoint.write(peer, local, len, desc, remote, context, true),
+                    Way::Get(_) => net.endpoint.read(peer, local, len, desc, remote, context),
                 }
             }
         })
     }
 }
 
-/// Starts a transfer of any length; it goes by pieces where the network's names for memory end.
+/// Starts a transfer of any length; it goes by pieces where the network's names for memory end, here or there.
 fn start(seat: &shm::Seat, site: Site, at: At, way: Way, len: usize) -> Result<Started, Failure> {
     segment::check(seat, site, at, len)?;
     let (far, net) = seat.beyond();
     let (first, mut done) = (far.started.get(), 0);
     while done < len {
         let there = At { offset: at.offset + done as u64, ..at };
-        let piece = (len - done).min(net.remote(seat.node().ranks(), there).1 as usize);
+        let piece = (len - done).min(net.remote(there).1 as usize);
         // SAFETY: inside the memory that the caller has.
-        let way = unsafe {
+        let (way, (mine, piece)) = unsafe {
             match way {
-                Way::Put(src) => Way::Put(src.add(done)),
-                Way::Get(dst) => Way::Get(dst.add(done)),
+                Way::Put(src) => (Way::Put(src.add(done)), net.describe(src.add(done), piece, false)),
+                Way::Get(dst) => (Way::Get(dst.add(done)), net.describe(dst.add(done), piece, true)),
             }
         };
-        if !far.try_start(net, seat, there, way, piece) {
-            in_flight(seat.wait(site, || far.try_start(net, seat, there, way, piece)));
+        let mine = Cell::new(Some(mine));
+        if !far.try_start(net, seat, there, way, piece, &mine) {
+            in_flight(seat.wait(site, || far.try_start(net, seat, there, way, piece, &mine)));
         }
         done += piece;
     }

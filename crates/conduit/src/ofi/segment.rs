@@ -1,37 +1,84 @@
 //! Which memory the network knows: segments are registered in chunks as they grow, and stay so.
 //!
-//! The key of a chunk follows from its rank and number, so nobody has to be told. How far a segment has grown is asked of
-//! its rank, once and again when a place lies beyond what is known: a place that is not registered would break the
-//! connection, so it is refused before it is tried.
+//! What a chunk is called there (its address or 0, and its key, which nobody can guess) only its process knows. Others ask
+//! the rank for that and for how far its segment has grown, at the first use, and again when a place lies beyond what
+//! is known: a place that is not registered would break the connection, so it is refused before it is tried. The names of a
+//! rank's chunks are a list that only grows; who asks says how much of it he has.
+//!
+//! # Memory ordering
+//! A chunk's name is in its rank's list before the segment's extent says that it is there, and the list is read after the
+//! extent: whoever is told of memory is told its name, or that there are more to be asked for. What has been told is published by
+//! [`OnceLock`], and never changes.
 
 use super::Net;
 use super::endpoint::{Region, Remote};
-use super::fi::{FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
 use crate::am::{Arrival, Handler};
 use crate::contract::{At, Conduit, Failure, Half, Outside};
-use crate::ranks::Ranks;
+use crate::pool::LARGE;
 use crate::record::Site;
 use crate::reference::{EXTENT, EXTENT_IS, Question};
 use crate::shm;
 use crate::shm::segment::Exhausted;
+use bytemuck::{Pod, Zeroable};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::*};
-
-/// What providers may ask for and do not get yet.
-pub(super) const NOT_DONE: i32 = FI_MR_LOCAL | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR;
+use std::sync::{OnceLock, PoisonError};
 
 /// Bytes that are registered at a time.
 pub const CHUNK: u64 = 16 << 20;
 
-/// Keys of one process are below this.
-pub(super) const KEYS: u64 = 1 << 38;
-/// Set in those of FIFOs, which are not of segments.
-pub(super) const FIFOS: u64 = 1 << 37;
+/// What is registered for others: chunks by rank of the process, half and number.
+pub(super) type Regions = BTreeMap<(usize, bool, u64), Region>;
 
-/// What is registered, by key.
-pub(super) type Regions = BTreeMap<u64, Region>;
+/// A chunk and its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Named {
+    /// Twice its number, and the half.
+    chunk: u64,
+    addr: u64,
+    key: u64,
+}
+
+/// So many go with one answer.
+const MOST: usize = LARGE / size_of::<Named>();
+/// Names that have their place at a time.
+const GROUP: usize = 64;
+
+/// The names of a rank's chunks, as far as they are known.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// By half, then by groups.
+    groups: [Box<[OnceLock<Box<[OnceLock<Remote>]>>]>; 2],
+    /// So many of the rank's list are.
+    known: AtomicU64,
+}
+
+impl Names {
+    /// Of a segment with so many bytes in each half of its heaps.
+    pub fn new(segment: u64) -> Names {
+        // A half is at most twice as long: its window comes after its heaps.
+        let groups = (2 * segment).div_ceil(CHUNK).div_ceil(GROUP as u64);
+        Names { groups: [0, 1].map(|_| (0..groups).map(|_| OnceLock::new()).collect()), known: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn get(&self, half: Half, chunk: u64) -> Option<Remote> {
+        let group = self.groups[half as usize].get(chunk as usize / GROUP)?.get()?;
+        group[chunk as usize % GROUP].get().copied()
+    }
+
+    /// False if there is no such chunk.
+    fn set(&self, Named { chunk, addr, key }: Named) -> bool {
+        let (half, chunk) = ((chunk & 1) as usize, (chunk >> 1) as usize);
+        let Some(group) = self.groups[half].get(chunk / GROUP) else { return false };
+        let group = group.get_or_init(|| (0..GROUP).map(|_| OnceLock::new()).collect());
+        // Two ranks may have been told the same.
+        let name = Remote { addr, key };
+        *group[chunk % GROUP].get_or_init(|| name) == name
+    }
+}
 
 /// How much of a segment is registered: bytes from the start and from the end of the heaps of either half, and from the
 /// start of its window.
@@ -83,25 +130,37 @@ impl Net {
         range: Range<u64>,
     ) -> Result<(), Exhausted> {
         let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
-        for chunk in range.start / CHUNK..range.end.div_ceil(CHUNK) {
-            let key = self.key(i, half, chunk);
-            if regions.contains_key(&key) {
+        for chunk in chunks(&range) {
+            let which = (i, half == Half::Guarded, chunk);
+            if regions.contains_key(&which) {
                 continue;
             }
-            let from = chunk * CHUNK;
+            let Range { start, end } = bytes_of(chunk, len);
+            let (at, bytes) = (base.wrapping_add(start as usize), (end - start) as usize);
             // SAFETY: a part of the segment, for which the caller promises.
-            let region =
-                unsafe { self.endpoint.register(base.add(from as usize), CHUNK.min(len - from) as usize, key) };
-            let region = region.map_err(|why| Exhausted::Network { why })?;
-            regions.insert(key, region);
+            let register = || unsafe { self.endpoint.register_anew(at, bytes) };
+            let region = self.local.making_room(register).map_err(|why| Exhausted::Network { why: why.to_string() })?;
+            let Remote { addr, key } = region.remote();
+            self.local.knows(at, bytes, region.desc());
+            let named = Named { chunk: chunk << 1 | half as u64, addr, key };
+            assert!(self.names[self.first + i].set(named), "a chunk of the segment");
+            self.lists[i].lock().unwrap_or_else(PoisonError::into_inner).push(named);
+            regions.insert(which, region);
         }
         self.extents[self.first + i].grow(half, &range, self.segment);
         Ok(())
     }
 
-    /// The key of the i-th rank's chunk, in any process.
-    fn key(&self, i: usize, half: Half, chunk: u64) -> u64 {
-        self.keys | (half as u64) << 36 | (i as u64) << 20 | chunk
+    /// What must have its pages before so much of a half of `len` bytes of the i-th rank can be registered: all of the chunks
+    /// that are new, if the provider says so.
+    pub(crate) fn with_pages(&self, i: usize, half: Half, range: &Range<u64>, len: u64) -> Option<Range<u64>> {
+        if !self.endpoint.needs_pages() {
+            return None;
+        }
+        let regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut new = chunks(range).filter(|&chunk| !regions.contains_key(&(i, half == Half::Guarded, chunk)));
+        let first = new.next()?;
+        Some(bytes_of(first, len).start..bytes_of(new.last().unwrap_or(first), len).end)
     }
 
     /// How much of a rank's segment is registered.
@@ -109,52 +168,95 @@ impl Net {
         [0, 1, 2, 3, 4, 5].map(|i| self.extents[rank].0[i].load(Acquire))
     }
 
-    /// A place in a segment as the network names it, and how many bytes from there on have that name.
-    pub(super) fn remote(&self, ranks: &Ranks, at: At) -> (Remote, u64) {
+    /// A place in a segment as the network names it, and how many bytes from there on have that name. It was [checked](check).
+    #[inline]
+    pub(super) fn remote(&self, at: At) -> (Remote, u64) {
         let offset = at.in_half().offset;
         let (chunk, inside) = (offset / CHUNK, offset % CHUNK);
-        let key = self.key(ranks.place(at.rank as usize).1, at.half(), chunk);
-        (Remote { addr: inside, key }, CHUNK - inside)
+        let name = self.names[at.rank as usize].get(at.half(), chunk).expect("a place that was checked");
+        (name.offset(inside), CHUNK - inside)
+    }
+
+    /// Is this registered, and is it known by what name?
+    fn knows(&self, at: At, len: u64) -> bool {
+        let offset = at.in_half().offset;
+        let names = &self.names[at.rank as usize];
+        self.extents[at.rank as usize].has(at, len, self.segment)
+            && chunks(&(offset..offset + len)).all(|chunk| names.get(at.half(), chunk).is_some())
     }
 }
 
+/// The chunks that have these bytes.
+fn chunks(range: &Range<u64>) -> Range<u64> {
+    range.start / CHUNK..range.end.div_ceil(CHUNK)
+}
+
+/// The bytes of a chunk of a half that has so many.
+fn bytes_of(chunk: u64, len: u64) -> Range<u64> {
+    chunk * CHUNK..len.min((chunk + 1) * CHUNK)
+}
+
 /// Makes sure that a place is one that its network knows.
+#[inline]
 pub(super) fn check(seat: &shm::Seat, site: Site, at: At, len: usize) -> Result<(), Failure> {
     crate::reference::check(seat, at, len)?;
+    match seat.beyond().1.knows(at, len as u64) {
+        true => Ok(()),
+        false => ask(seat, site, at, len),
+    }
+}
+
+#[cold]
+fn ask(seat: &shm::Seat, site: Site, at: At, len: usize) -> Result<(), Failure> {
     let (_, net) = seat.beyond();
-    let known = || net.extents[at.rank as usize].has(at, len as u64, net.segment);
-    if known() {
-        return Ok(());
+    loop {
+        let known = net.names[at.rank as usize].known.load(Acquire);
+        let asked = Question::new(seat, 1);
+        seat.request(site, at.rank, EXTENT, &[u64::from(asked.slot), known], &[])?;
+        asked.wait(seat, site)?;
+        if net.knows(at, len as u64) {
+            return Ok(());
+        }
+        if asked.value() == 0 {
+            let (ranks, segment) = (seat.ranks(), seat.half_len(at.half()));
+            return Err(Failure::Outside(Outside { at, len, ranks, segment }));
+        }
     }
-    let asked = Question::new(seat, 1);
-    seat.request(site, at.rank, EXTENT, &u64::from(asked.slot), &[])?;
-    asked.wait(seat, site)?;
-    if known() {
-        return Ok(());
-    }
-    let (ranks, segment) = (seat.ranks(), seat.half_len(at.half()));
-    Err(Failure::Outside(Outside { at, len, ranks, segment }))
 }
 
 pub(crate) struct OnExtent;
 impl Handler for OnExtent {
     fn run(&self, arrival: &Arrival<'_>) {
-        let all = arrival.node().net().map_or([0; 6], |net| net.extent(arrival.target()));
-        let (slot, _) = arrival.open::<u64>();
-        let [a, b, c, d, e, f] = all;
-        arrival.reply(EXTENT_IS, &[slot, a, b, c, d, e, f], &[]);
+        let ([slot, known], _) = arrival.open::<[u64; 2]>();
+        let Some(net) = arrival.node().net() else {
+            return arrival.reply(EXTENT_IS, &[slot, 0, 0, 0, 0, 0, 0, 0], &[]);
+        };
+        let [a, b, c, d, e, f] = net.extent(arrival.target());
+        let list = net.lists[arrival.target() - net.first].lock().unwrap_or_else(PoisonError::into_inner);
+        let more = list.get(known as usize..).unwrap_or_default();
+        let more = more[..more.len().min(MOST)].to_vec();
+        drop(list);
+        arrival.reply(EXTENT_IS, &[slot, known, a, b, c, d, e, f], bytemuck::cast_slice(&more));
     }
 }
 
+/// The answer, by how many names it brings.
 pub(crate) struct OnExtentIs;
 impl Handler for OnExtentIs {
     fn run(&self, arrival: &Arrival<'_>) {
-        let ([slot, all @ ..], _) = arrival.open::<[u64; 7]>();
+        let ([slot, known, all @ ..], named) = arrival.open::<[u64; 8]>();
+        let named = named.to_vec();
+        let named: Vec<Named> = named.chunks_exact(size_of::<Named>()).map(bytemuck::pod_read_unaligned).collect();
         if let Some(net) = arrival.node().net() {
-            let extent = &net.extents[arrival.source()];
+            let (extent, names) = (&net.extents[arrival.source()], &net.names[arrival.source()]);
+            if !named.iter().all(|&one| names.set(one)) {
+                arrival.bad(&"a chunk that is not of its segment, or has two names");
+            }
+            names.known.fetch_max(known + named.len() as u64, Release);
             extent.0.iter().zip(all).for_each(|(e, n)| _ = e.fetch_max(n, Release));
         }
-        if !slot.try_into().is_ok_and(|slot| arrival.landing().answers.answer(slot, 0)) {
+        let many = named.len() as u64;
+        if !slot.try_into().is_ok_and(|slot| arrival.landing().answers.answer(slot, many)) {
             arrival.bad(&"an answer to nothing");
         }
     }
@@ -163,6 +265,19 @@ impl Handler for OnExtentIs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_told_once_and_kept() {
+        let names = Names::new(100 * CHUNK);
+        let name = |chunk: u64, key| Named { chunk, addr: 4096, key };
+        assert_eq!(names.get(Half::Open, 3), None);
+        assert!(names.set(name(2 * 3, 7)) && names.set(name(2 * 3, 7)) && names.set(name(2 * 3 + 1, 8)));
+        assert!(!names.set(name(2 * 3, 9)), "it has another");
+        assert_eq!(names.get(Half::Open, 3), Some(Remote { addr: 4096, key: 7 }));
+        assert_eq!(names.get(Half::Guarded, 3), Some(Remote { addr: 4096, key: 8 }));
+        assert!(names.set(name(2 * 199, 1)) && !names.set(name(2 * 256, 1)) && !names.set(name(u64::MAX, 1)));
+        assert_eq!((names.get(Half::Open, 200), names.get(Half::Open, u64::MAX)), (None, None));
+    }
 
     #[test]
     fn extents_grow_from_both_ends() {

@@ -34,14 +34,15 @@
 
 use super::am::run;
 use super::endpoint::{Desc, Endpoint, Remote};
-use super::rma::{self, Started};
+use super::local::Mine;
+use super::rma::{self, Started, Way as Direction};
 use super::{Net, Seat, segment};
 use crate::am::{Arrival, Body, Handler, Way};
 use crate::bounce::{self, PAYLOAD, SLOT};
 use crate::contract::{At, Conduit, Failure};
 use crate::credits::Cost;
 use crate::record::Site;
-use crate::reference::{self, DONE, EXTENT_IS, FIFO, SIGNAL, TICKET};
+use crate::reference::{self, EXTENT_IS, FIFO, FIFO_IS, SIGNAL, TICKET};
 use crate::shm::mail::AM;
 use crate::shm::{self, Node};
 use crate::signal::{NUMBER_BITS, Notice, encode_numbered};
@@ -135,6 +136,10 @@ struct Fifo {
 struct Filled {
     /// What slots are filled with. Those of an operation under way are the network's, the others the rank's.
     images: Box<[UnsafeCell<[u64; SLOT]>]>,
+    /// What the network knows them by; none if they could not be registered: then there is no FIFO.
+    desc: Option<Desc>,
+    /// Where the FIFO is.
+    there: OnceLock<Remote>,
     /// How many slots have been emptied, as far as was told.
     emptied: AtomicU64,
 }
@@ -244,15 +249,22 @@ pub unsafe fn start(
         _ if may_be_data => segment::check(seat, site, at, len)?,
         _ => reference::check(seat, at, len)?,
     }
-    let ticket = match may_be_data && net.remote(seat.node().ranks(), at).1 >= len as u64 {
+    let ticket = match may_be_data && net.remote(at).1 >= len as u64 {
         true => far.ticket(seat, site, net, at.rank, notice)?,
         false => None,
     };
-    let number = reference::next_signal(seat, site, at.rank)?;
-    if let Some(ticket) = ticket {
+    let ticket = ticket.and_then(|ticket| Some((ticket, net.describe_whole(src, len)?)));
+    let number = match reference::next_signal(seat, site, at.rank) {
+        Ok(number) => number,
+        Err(why) => {
+            ticket.into_iter().for_each(|(_, mine)| net.leave(mine));
+            return Err(why.into());
+        }
+    };
+    if let Some((ticket, mine)) = ticket {
         far.signals.count(|c| c.data += 1);
         // SAFETY: passed on to the caller.
-        return Ok(unsafe { start_data(seat, site, at, src, len, (ticket, number))? });
+        return Ok(unsafe { start_data(seat, site, at, src, len, mine, (ticket, number))? });
     }
     // SAFETY: the caller's promise; it is not used after this returns.
     let bytes = unsafe { std::slice::from_raw_parts(src, len) };
@@ -283,24 +295,26 @@ unsafe fn start_data(
     at: At,
     src: *const u8,
     len: usize,
+    mine: Mine,
     (ticket, number): (u32, u32),
 ) -> Result<Started, Aborted> {
     let ((far, net), ranks) = (seat.beyond(), seat.node().ranks());
     let process = ranks.place(at.rank as usize).0;
-    let (peer, remote) = (net.peers[process].expect("a process of another node"), net.remote(ranks, at).0);
+    let (peer, remote) = (net.peers[process].expect("a process of another node"), net.remote(at).0);
     let bits = net.signals.number_bits;
     let ticket = (far.rank as u32) << TICKET_BITS | ticket;
     let data = u64::from((ticket << bits) | (number % (1 << bits)));
     let first = far.started.get();
+    let mine = Cell::new(Some(mine));
     let post = || {
         let (lane, cost) = ((AM, at.rank as usize), Cost::LEAST);
         if !far.takes(net, ranks, lane, cost) {
             return false;
         }
-        let posted = far.try_post(net, process, len, |op| {
+        let posted = far.try_transfer(net, process, (Direction::Put(src), len), &mine, |local, desc, context| {
             // SAFETY: the context is ours, since the operation was not busy; the caller keeps the memory until it has
             // completed.
-            unsafe { net.endpoint.write_data(peer, src, len, Desc::NONE, remote, op.context(), data) }
+            unsafe { net.endpoint.write_data(peer, local, len, desc, remote, context, data) }
         });
         match posted {
             true => far.has_sent(net, AM, process, cost),
@@ -308,8 +322,11 @@ unsafe fn start_data(
         }
         posted
     };
-    if !post() {
-        seat.wait(site, post)?;
+    if !post()
+        && let Err(why) = seat.wait(site, post)
+    {
+        mine.take().into_iter().for_each(|mine| net.leave(mine));
+        return Err(why);
     }
     Ok(rma::started(first..far.started.get()))
 }
@@ -331,7 +348,8 @@ fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], [what, n]: [u64; 2
     if asked.get(seat).is_none() {
         return Ok(false);
     }
-    let filled = net.signals.filled[far.i * net.signals.processes + process].get_or_init(Filled::new);
+    let filled = net.filled(far.i, process);
+    let (Some(&there), Some(&desc)) = (filled.there.get(), filled.desc.as_ref()) else { return Ok(false) };
     let (i, ops) = ((book.filled % SLOTS as u64) as usize, &net.ops[far.i]);
     let is_empty = book.filled - filled.emptied.load(Acquire) < SLOTS as u64;
     let (lane, cost) = ((AM, at.rank as usize), Cost::LEAST);
@@ -342,12 +360,12 @@ fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], [what, n]: [u64; 2
     let image = filled.images[i].get();
     // SAFETY: the operation that had the image has completed, and only this thread starts others.
     let len = bounce::fill(unsafe { &mut *image }, [at.offset, what, n], at.rank, src);
-    let remote = Remote { addr: (i * size_of::<[u64; SLOT]>()) as u64, key: net.fifo_key(far.rank) };
+    let remote = there.offset((i * size_of::<[u64; SLOT]>()) as u64);
     let (peer, number) = (net.peers[process].expect("a process of another node"), far.started.get());
     let posted = far.try_post(net, process, len, |op| {
         // SAFETY: the context is ours, since the operation was not busy; the image stays as long as the network, and is
         // not written to until this has completed. With delivery: then all of it has arrived.
-        unsafe { net.endpoint.write(peer, image.cast(), len, Desc::NONE, remote, op.context(), true) }
+        unsafe { net.endpoint.write(peer, image.cast(), len, desc, remote, op.context(), true) }
     });
     if posted {
         book.ops[i] = number;
@@ -360,9 +378,12 @@ fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], [what, n]: [u64; 2
 }
 
 impl Filled {
-    fn new() -> Filled {
-        let images = (0..SLOTS).map(|_| UnsafeCell::new([0; SLOT])).collect();
-        Filled { images, emptied: AtomicU64::new(0) }
+    fn new(net: &Net) -> Filled {
+        let images: Box<[_]> = (0..SLOTS).map(|_| UnsafeCell::new([0; SLOT])).collect();
+        let (at, len) = (images.as_ptr().cast::<u8>().cast_mut(), size_of_val(&*images));
+        // SAFETY: they stay as long as the network, whose registrations are closed before.
+        let desc = unsafe { net.local.describe(&net.endpoint, at, len) }.ok();
+        Filled { images, desc, there: OnceLock::new(), emptied: AtomicU64::new(0) }
     }
 }
 
@@ -412,8 +433,9 @@ impl Seat {
 }
 
 impl Net {
-    fn fifo_key(&self, source: usize) -> u64 {
-        self.keys | segment::FIFOS | source as u64
+    /// What the i-th rank has of its FIFO at a process.
+    fn filled(&self, i: usize, process: usize) -> &Filled {
+        self.signals.filled[i * self.signals.processes + process].get_or_init(|| Filled::new(self))
     }
 
     /// Bits of a signal's number that travel with it.
@@ -488,7 +510,7 @@ impl Handler for OnTicket {
         tickets.insert(data, (arrival.target(), notice));
         drop(tickets);
         let [a, b, c, d, e, f] = net.extent(arrival.target());
-        arrival.reply(EXTENT_IS, &[slot, a, b, c, d, e, f], &[]);
+        arrival.reply(EXTENT_IS, &[slot, 0, a, b, c, d, e, f], &[]);
     }
 }
 
@@ -501,17 +523,36 @@ impl Handler for OnFifo {
         let source = arrival.source();
         let slots: Box<[[AtomicU64; SLOT]]> = (0..SLOTS).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect();
         slots.iter().for_each(bounce::clear);
-        let (base, key) = (slots.as_ptr().cast_mut().cast::<u8>(), net.fifo_key(source));
+        let base = slots.as_ptr().cast_mut().cast::<u8>();
         // SAFETY: it stays as long as the network: FIFOs are not taken from their list, and regions are closed before it.
-        match unsafe { net.endpoint.register(base, size_of_val(&*slots), key) } {
-            Ok(region) => _ = net.regions.lock().unwrap_or_else(PoisonError::into_inner).insert(key, region),
-            Err(why) => net.broke(&format!("a FIFO for rank {source}: {why}")),
-        }
+        let region = net.local.making_room(|| unsafe { net.endpoint.register_anew(base, size_of_val(&*slots)) });
+        let region = match region {
+            Ok(region) => region,
+            Err(why) => return net.broke(&format!("a FIFO for rank {source}: {why}")),
+        };
+        let Remote { addr, key } = region.remote();
+        net.local.hold(region);
         let mut fifos = net.signals.fifos.lock().unwrap_or_else(PoisonError::into_inner);
         fifos.push(Fifo { source, slots, emptied: 0 });
         net.signals.fifo_count.store(fifos.len(), Release);
         drop(fifos);
-        arrival.reply(DONE, &[slot, 0], &[]);
+        arrival.reply(FIFO_IS, &[slot, addr, key], &[]);
+    }
+}
+
+/// A process has made a FIFO.
+pub(crate) struct OnFifoIs;
+impl Handler for OnFifoIs {
+    fn run(&self, arrival: &Arrival<'_>) {
+        let ([slot, addr, key], _) = arrival.open::<[u64; 3]>();
+        if let Some(net) = arrival.node().net() {
+            let process = arrival.node().ranks().place(arrival.source()).0;
+            let filled = net.filled(arrival.target() - net.first, process);
+            filled.there.get_or_init(|| Remote { addr, key });
+        }
+        if !slot.try_into().is_ok_and(|slot| arrival.landing().answers.answer(slot, 0)) {
+            arrival.bad(&"an answer to nothing");
+        }
     }
 }
 

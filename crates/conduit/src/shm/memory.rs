@@ -99,6 +99,9 @@ impl Node {
     fn register(&self, i: usize, half: Half, range: Range<u64>) -> Result<(), Exhausted> {
         let Some(net) = self.net() else { return Ok(()) };
         let len = self.table(half).len();
+        if let Some(whole) = net.with_pages(i, half, &range, len) {
+            self.populate(self.in_file(i, half, whole.start), whole.end - whole.start)?;
+        }
         // SAFETY: a half of the i-th segment, which stays mapped as long as the node, whose network this is.
         unsafe { net.register(i, half, self.own.base().add(self.in_file(i, half, 0)), len, range) }
     }

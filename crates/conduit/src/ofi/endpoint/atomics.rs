@@ -1,7 +1,7 @@
 //! The endpoint for the network's own atomics, which is opened when it is first needed.
 
 use super::super::fi::*;
-use super::{Context, Endpoint, Opened, Peer, Posted, Remote, close};
+use super::{Context, Desc, Endpoint, Opened, Peer, Posted, Remote, close};
 use crate::word::{Atomic, Kind, Op};
 use libc::c_int;
 use std::ptr::null_mut;
@@ -71,6 +71,10 @@ impl Atomics {
             }
         }
         this.name.truncate(len);
+        if let Some(shim) = &this.opened.shim {
+            // SAFETY: enabled, and nobody else has it yet; it is closed before the shim, which `opened` keeps.
+            unsafe { shim.wrap_endpoint(this.ep) };
+        }
         Ok(this)
     }
 
@@ -96,18 +100,19 @@ impl Atomics {
     /// Starts an atomic that [is valid](Self::is_valid). It has been done when it completes.
     ///
     /// # Safety
-    /// Until it has completed or everything is closed, `words` and `context` are mapped, and nobody uses them.
+    /// Until it has completed or everything is closed, `words` and `context` are mapped, and nobody uses them. The words are
+    /// described by `desc`.
     #[inline]
     pub unsafe fn start(
         &self,
         to: Peer,
         at: Remote,
         what: &Atomic,
-        words: *mut Operands,
+        (words, desc): (*mut Operands, Desc),
         context: *mut Context,
     ) -> Posted {
         let (datatype, op) = names_of(what.op, what.kind, what.width);
-        let (none, ep) = (null_mut(), self.ep);
+        let (desc, ep) = (desc.0, self.ep);
         // SAFETY: an enabled endpoint with a table of atomics; the caller's promise; the three lie apart.
         let code = unsafe {
             let (operand, old) = (&raw const (*words).operand, &raw mut (*words).old);
@@ -118,11 +123,11 @@ impl Atomics {
                     ep,
                     operand.cast(),
                     1,
-                    none,
+                    desc,
                     expected.cast(),
-                    none,
+                    desc,
                     old.cast(),
-                    none,
+                    desc,
                     to.0,
                     at.addr,
                     at.key,
@@ -135,9 +140,9 @@ impl Atomics {
                     ep,
                     operand.cast(),
                     1,
-                    none,
+                    desc,
                     old.cast(),
-                    none,
+                    desc,
                     to.0,
                     at.addr,
                     at.key,
