@@ -319,8 +319,13 @@ fn waits_left_out_are_missed_over_nodes() {
         let every = if deep() { 3 } else { 61 };
         for shape in shapes.iter().step_by(every) {
             let one = matches!(shape.flow, Flow::Nodes(_, 1));
-            count +=
-                missed(shape, |step| !one && matches!(step, Step::Wait { signal: Signal::Data | Signal::Done, .. }));
+            // A leader that lends blocks and pushes others may know from what came back that they were read.
+            let lends = one && shape.way == Way::Split;
+            count += missed(shape, |step| match step {
+                Step::Wait { signal: Signal::Data, .. } => !one,
+                Step::Wait { signal: Signal::Done, .. } => !one || lends,
+                _ => false,
+            });
         }
     }
     assert!(count > 1_000, "{count}");
