@@ -215,9 +215,10 @@ impl Library {
 
     /// How many processes the job of this one has.
     pub(crate) fn job_size(&self, me: &Process) -> Result<u32, Error> {
-        self.get_value(&me.peer(PMIX_RANK_WILDCARD), PMIX_JOB_SIZE, |value| {
+        self.get_value(&me.peer(PMIX_RANK_WILDCARD), PMIX_JOB_SIZE, |value| match value.r#type {
             // SAFETY: the field that this type says.
-            (value.r#type == PMIX_UINT32).then(|| unsafe { value.data.uint32 })
+            PMIX_UINT32 => Some(unsafe { value.data.uint32 }),
+            _ => None,
         })
     }
 
@@ -373,7 +374,7 @@ fn last_dl_error() -> String {
 fn number_in(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c == ',');
     let mut numbers = words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit()));
-    numbers.next().unwrap_or("of an unknown version").trim_end_matches(&[')', ';']).to_owned()
+    numbers.next().unwrap_or("of an unknown version").trim_end_matches([')', ';']).to_owned()
 }
 
 #[cfg(test)]
