@@ -327,9 +327,9 @@ fn two_hosts() {
 #[test]
 fn four_hosts() {
     if let Some(namespaces) = Namespaces::of(4) {
-        namespaces.suite(7, 7, &[("ONLY", "litmus"), SHORT]);
-        namespaces.suite(9, 5, &[("ONLY", "collectives"), SHORT]);
-        namespaces.suite(4, 4, &[("ONLY", "signal"), SHORT]);
+        namespaces.suite(9, 5, &[("ONLY", "collectives of"), SHORT]);
+        namespaces.suite(7, 7, &[("ONLY", "flood"), SHORT]);
+        namespaces.suite(7, 5, &[("ONLY", "semaphore"), SHORT]);
     }
 }
 
@@ -341,8 +341,9 @@ fn two_hosts_that_lose_packets() {
     if !output.status.success() {
         return skipped(&format!("no loss of packets: {}", String::from_utf8_lossy(&output.stderr).trim()));
     }
-    namespaces.suite(3, 3, &[("ONLY", "am"), SHORT]);
-    namespaces.suite(4, 2, &[("ONLY", "memory"), SHORT]);
+    namespaces.suite(3, 3, &[("ONLY", "flood"), SHORT]);
+    namespaces.suite(4, 2, &[("ONLY", "collectives of"), SHORT]);
+    namespaces.suite(3, 3, &[("ONLY", "atomics of"), SHORT]);
 }
 
 /// Without the thread that serves others while ranks compute, ranks that wait serve them.

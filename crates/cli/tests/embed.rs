@@ -81,18 +81,8 @@ impl Mpi {
 fn ranks() {
     let Ok(case) = std::env::var("CASE") else { return };
     let mpi: &'static Mpi = Box::leak(Box::new(Mpi::open().unwrap()));
-    if case == "try first" || case == "try second" {
-        if case == "try first" {
-            partage::run(|job| job.barrier());
-        }
-        let (me, n) = mpi.init();
-        mpi.works(me, n);
-        partage::run(|job| assert_eq!(job.value(1usize).sum(), n));
-        mpi.works(me, n);
-        // SAFETY: the last call of MPI.
-        assert_eq!(unsafe { (mpi.finalize)() }, 0);
-        println!("both work");
-        return;
+    if case.starts_with("without embed") {
+        return without_embed(mpi, case.ends_with("ours first"));
     }
     let (me, n) = mpi.init();
     mpi.works(me, n);
@@ -123,6 +113,20 @@ fn ranks() {
         });
         mpi.works(me, n);
     }
+    // SAFETY: the last call of MPI.
+    assert_eq!(unsafe { (mpi.finalize)() }, 0);
+    println!("both work");
+}
+
+/// Both speak to the launcher, one after the other.
+fn without_embed(mpi: &Mpi, ours_first: bool) {
+    if ours_first {
+        partage::run(|job| job.barrier());
+    }
+    let (me, n) = mpi.init();
+    mpi.works(me, n);
+    partage::run(|job| assert_eq!(job.value(1usize).sum(), n));
+    mpi.works(me, n);
     // SAFETY: the last call of MPI.
     assert_eq!(unsafe { (mpi.finalize)() }, 0);
     println!("both work");
@@ -162,6 +166,18 @@ fn mpi_and_partage_in_one_process() {
         let ended = start.end();
         assert_eq!(ended.code, 0, "{ended:#?}");
         assert_eq!(ended.out.matches("both work\n").count().to_string(), processes, "{ended:#?}");
+    }
+}
+
+/// The launcher of MPICH is patient with a second one that speaks to it; others need not be.
+#[test]
+fn before_and_after_mpi_without_being_embedded() {
+    if !is_there_mpich() {
+        return;
+    }
+    for case in ["without embed, ours first", "without embed, theirs first"] {
+        let ended = mpirun("2", case).end();
+        assert_eq!((ended.code, ended.out.matches("both work\n").count()), (0, 2), "{case}: {ended:#?}");
     }
 }
 
