@@ -568,7 +568,7 @@ fn info_of_the_network() {
         ("address", "127.0.0.1:"),
         ("mr_mode", "0x"),
         ("inject size", " bytes"),
-        ("largest message", "B"),
+        ("largest message", "longer"),
         ("locked memory", "MEMLOCK"),
         ("self-test", "passed: message "),
     ] {
@@ -577,7 +577,10 @@ fn info_of_the_network() {
     let missing = "/nonexistent/libfabric.so.1";
     info().env("PARTAGE_LIBFABRIC", missing).end().failed_soon(1, &["no network between nodes", missing, "libfabric1"]);
     info().env("PARTAGE_PROVIDER", "nosuch").end().failed_soon(1, &["does not work on this host", "nosuch"]);
-    info().env("PARTAGE_INTERFACE", "192.0.2.1").end().failed_soon(1, &["does not work on this host", "192.0.2.1"]);
+    info()
+        .env("PARTAGE_INTERFACE", "198.51.100.1")
+        .end()
+        .failed_soon(1, &["does not work on this host", "198.51.100.1"]);
 }
 
 /// Namespaces have the interface that a job would take.

@@ -78,7 +78,7 @@ pub struct NetworkOptions {
     #[command(flatten)]
     common: Options,
     #[command(flatten)]
-    hosts: network::hosts::Options,
+    hosts: network::hosts::HostOptions,
 }
 
 /// What `bench-rank` takes.

@@ -91,7 +91,7 @@ fn rows(
             ),
             row("mr_mode", mr_mode(endpoint.mr_mode()), "what the provider asks of memory that it is to reach, as in fi_mr(3)"),
             row("inject size", format!("{} bytes", endpoint.inject_size()), "messages up to this are copied at once"),
-            row("largest message", bytes(endpoint.max_message_size() as u64), "longer puts and gets go in parts"),
+            row("largest message", largest(endpoint.max_message_size() as u64), "longer puts and gets go in parts"),
             row("data with a put", format!("{} bytes", endpoint.cq_data_size()), "what a long put can carry to announce itself"),
             row("signals", super::signals().unwrap_or_else(|why| why), "how a put that signals goes; PARTAGE_SIGNAL chooses"),
         ]),
@@ -110,6 +110,11 @@ fn rows(
         Err(why) => row("self-test", format!("failed: {why}"), "between two endpoints of this process, by that interface"),
     });
     rows
+}
+
+/// Providers without a limit say one that nothing reaches.
+fn largest(len: u64) -> String {
+    if len < 1 << 50 { bytes(len) } else { "no limit".into() }
 }
 
 /// The bits with their names, as fi_mr(3) has them.
@@ -145,6 +150,7 @@ mod tests {
     fn modes_and_limits_are_said_in_words() {
         assert_eq!(mr_mode(0), "0x0: nothing");
         assert_eq!(mr_mode(1 << 2 | 1 << 9), "0x204: LOCAL, ENDPOINT");
+        assert_eq!([largest(1 << 30), largest(u64::MAX)], [bytes(1 << 30), "no limit".into()]);
         let limit = |current, maximum| memlock(&Rlimit { current, maximum });
         assert_eq!(limit(None, None), "unlimited");
         assert_eq!(limit(Some(8 << 20), Some(8 << 20)), bytes(8 << 20));

@@ -32,7 +32,7 @@ use std::time::Instant;
 
 /// Which hosts.
 #[derive(Args)]
-pub struct Options {
+pub struct HostOptions {
     /// Collectives between these hosts instead, two ranks on each: network namespaces of this machine (`ci/netns`)
     #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
     pub hosts: Vec<String>,
@@ -118,7 +118,7 @@ pub struct Sides {
 
 impl Sides {
     /// Starts what these figures need.
-    pub fn start(options: &Options, figures: &[&Figure]) -> Result<Sides, String> {
+    pub fn start(options: &HostOptions, figures: &[&Figure]) -> Result<Sides, String> {
         let shell: Vec<OsString> = options.rsh.split_whitespace().map(OsString::from).collect();
         if shell.is_empty() || options.hosts.len() < 2 {
             return Err("--hosts: give two or more, and a remote shell that reaches them".into());
