@@ -900,7 +900,9 @@ mod tests {
         crate::test(1, |job| {
             let inner = &job.all().inner;
             let head = Head { run: u32::MAX, function: 1, id: inner.calls.begin(), dist: 0 };
-            assert!(inner.run_call(0, CALL, head, &[]));
+            assert!(inner.seat.try_call(0, CALL, &head, &[]));
+            let caller = inner.seat.next_letter(false).unwrap().caller();
+            assert!(inner.run_call(caller, CALL, head, &[]));
             let letter = inner.seat.next_letter(true).unwrap();
             assert_eq!(
                 (letter.kind(), letter.open::<u64>().1),
