@@ -908,6 +908,8 @@ mod tests {
                 (letter.kind(), letter.open::<u64>().1),
                 (FAILED, &b"the function is not in the program's image"[..])
             );
+            drop(letter);
+            inner.seat.result_ended(caller);
         });
     }
 }
