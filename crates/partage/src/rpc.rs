@@ -900,12 +900,16 @@ mod tests {
         crate::test(1, |job| {
             let inner = &job.all().inner;
             let head = Head { run: u32::MAX, function: 1, id: inner.calls.begin(), dist: 0 };
-            assert!(inner.run_call(Caller::near(0), CALL, head, &[]));
+            assert!(inner.seat.try_call(0, CALL, &head, &[]));
+            let caller = inner.seat.next_letter(false).unwrap().caller();
+            assert!(inner.run_call(caller, CALL, head, &[]));
             let letter = inner.seat.next_letter(true).unwrap();
             assert_eq!(
                 (letter.kind(), letter.open::<u64>().1),
                 (FAILED, &b"the function is not in the program's image"[..])
             );
+            drop(letter);
+            inner.seat.result_ended(caller);
         });
     }
 }

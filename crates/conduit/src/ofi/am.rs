@@ -943,7 +943,8 @@ mod tests {
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
             if bytes.len() >= size_of::<Wire>() && random() % 4 > 0 {
                 // Lengths that may fit, and mostly a cost.
-                let lengths = random() % 100 | (random() % 80) << 17 | (random() % 16) << 24 | (random() % 11) << 28;
+                let lengths =
+                    (random() % 100) | ((random() % 80) << 17) | ((random() % 16) << 24) | ((random() % 11) << 28);
                 bytes[20..24].copy_from_slice(&(lengths as u32).to_le_bytes());
             }
             if bytes.len() >= size_of::<Wire>() && random() % 8 > 0 {

@@ -37,13 +37,6 @@ pub struct Caller {
     cost: Cost,
 }
 
-impl Caller {
-    /// A rank of this node.
-    pub fn near(rank: usize) -> Caller {
-        Caller { rank, cost: Cost::LEAST }
-    }
-}
-
 impl std::fmt::Debug for Letter<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "a letter from rank {} to rank {}", self.source, self.target)
