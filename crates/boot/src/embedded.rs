@@ -9,8 +9,8 @@
 use crate::Error;
 use crate::wire::BLOB_MAX;
 
-/// Fills the second slice with everybody's first, by process. Collective.
-pub(crate) type Gather = dyn FnMut(&[u8], &mut [u8]) -> Result<(), String> + Send;
+/// An all-gather: fills the second slice with everybody's first, by process; all first ones are of one length. Collective.
+pub type Gather = dyn FnMut(&[u8], &mut [u8]) -> Result<(), String> + Send;
 
 pub(crate) struct Embedded {
     process: usize,

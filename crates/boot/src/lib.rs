@@ -52,6 +52,7 @@ use foreign::Way;
 use gather::Store as _;
 
 pub use agent::agent;
+pub use embedded::Gather;
 pub use error::Error;
 pub use hostlist::Host;
 pub use launch::{Ended, launch};
@@ -147,13 +148,9 @@ impl Boot {
         Ok(Boot { link })
     }
 
-    /// Process `process` of `processes` that know each other already. `gather` fills its second slice with everybody's first,
-    /// by process; all first slices are of one length. It is called in [`Boot::exchange`] and [`Boot::fence`] alone.
-    pub fn embedded(
-        process: usize,
-        processes: usize,
-        gather: Box<dyn FnMut(&[u8], &mut [u8]) -> Result<(), String> + Send>,
-    ) -> Result<Boot, Error> {
+    /// Process `process` of `processes` that know each other already. `gather` is called in [`Boot::exchange`] and
+    /// [`Boot::fence`] alone.
+    pub fn embedded(process: usize, processes: usize, gather: Box<Gather>) -> Result<Boot, Error> {
         embedded::Embedded::new(process, processes, gather).map(|link| Boot { link: Link::Embedded(link) })
     }
 

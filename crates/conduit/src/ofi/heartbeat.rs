@@ -61,6 +61,8 @@ pub(super) struct Heart {
     /// How long silence may last.
     limit: Duration,
     next: Instant,
+    /// How many beats that is. The first process of a node has one less than its neighbours, so that one says it for all.
+    patience: u32,
     /// By node: beats without a word; none: it is not watched.
     silent: Box<[Option<u32>]>,
 }
@@ -71,7 +73,8 @@ impl Heart {
         let limit = net.settings.heartbeat.filter(|_| net.settings.thread)?;
         let watched = |n: usize| n != ranks.node() && net.serves[ranks.first_process(n)];
         let silent = (0..ranks.nodes()).map(|n| watched(n).then_some(0)).collect();
-        Some(Heart { limit, next: Instant::now() + limit / BEATS, silent })
+        let patience = BEATS + u32::from(ranks.process() != ranks.first_process(ranks.node()));
+        Some(Heart { limit, next: Instant::now() + limit / BEATS, patience, silent })
     }
 
     /// Counts a beat; the nodes that are to be greeted.
@@ -90,7 +93,7 @@ impl Heart {
     /// The nodes that may be lost.
     fn lost(&self) -> impl Iterator<Item = usize> {
         let beats = self.silent.iter().enumerate();
-        beats.filter(|(_, silent)| silent.is_some_and(|beats| beats >= BEATS)).map(|(n, _)| n)
+        beats.filter(|(_, silent)| silent.is_some_and(|beats| beats >= self.patience)).map(|(n, _)| n)
     }
 
     /// Whether all others are, of several. Those who fell silent together are noticed a beat apart.
@@ -211,7 +214,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     fn heart(silent: &[Option<u32>]) -> Heart {
-        Heart { limit: Duration::from_secs(1), next: Instant::now(), silent: silent.into() }
+        Heart { limit: Duration::from_secs(1), next: Instant::now(), patience: BEATS, silent: silent.into() }
     }
 
     fn lost(heart: &Heart) -> Vec<usize> {
