@@ -245,10 +245,12 @@ fn what_cannot_be_registered() {
     if !is_there_libfabric() {
         return;
     }
-    let little = [APART, SHORT, ("PARTAGE_SEGMENT", "4M"), ("ONLY", "registered")];
+    let little = [APART, SHORT, ("PARTAGE_SEGMENT", "4M")];
     for demands in ["local,limit=27000000", "all,limit=33554432"] {
-        suite(2, 2, &[&little[..], &[demanding(demands)]].concat());
+        suite(2, 2, &[&little[..], &[demanding(demands), ("ONLY", "registered")]].concat());
     }
+    // Buffers and segments are 25.3 MB of these.
+    suite(2, 2, &[&little[..], &[demanding("local,limit=25700000"), ("ONLY", "what cannot be")]].concat());
     let cached = ("PARTAGE_REGISTERED", "16M");
     suite(2, 2, &[APART, SHORT, cached, demanding("local,cost=100"), ("ONLY", "registered")]);
 }
