@@ -294,8 +294,14 @@ impl Lender {
         Lender { share, reserve: share.reserve, loans: BTreeMap::new(), waiting: VecDeque::new() }
     }
 
+    /// Who has sent nothing while so many messages came is idle: the lane's credits have gone around meanwhile, and who has one
+    /// would have used it.
+    pub fn patience(&self) -> u32 {
+        self.share.reserve
+    }
+
     /// A source has said that it found too few credits: it is lent as many as it has, if they are there. `is_idle` says whether
-    /// another has sent nothing for long.
+    /// another has sent nothing for so [long](Self::patience).
     pub fn wants(&mut self, source: usize, is_idle: impl Fn(usize) -> bool) -> Vec<Tell> {
         // Something stays for who needs it.
         let spare = self.reserve.saturating_sub(MOST);
@@ -491,8 +497,8 @@ mod tests {
                 (self.next[s], self.sent[s]) = (None, self.sent[s] + 1);
                 (self.now, self.seen[s]) = (self.now + 1, self.now + 1);
                 if std::mem::take(&mut self.wants[s]) {
-                    let (now, seen) = (self.now, &self.seen);
-                    self.to_sources.extend(self.lender.wants(s, |s| now - seen[s] > 64));
+                    let (now, seen, patience) = (self.now, &self.seen, self.lender.patience());
+                    self.to_sources.extend(self.lender.wants(s, |s| now - seen[s] > patience));
                 }
                 return;
             }
@@ -597,7 +603,7 @@ mod tests {
         let mut world = World::new(3, share, 77);
         let has = |world: &World, s: usize| world.lender.loans.get(&s).map_or(0, Loan::has);
         let busy = |world: &mut World, who: &[usize]| {
-            for i in 0..100_000 {
+            for i in 0..400_000 {
                 if i % 1000 == 0 {
                     world.check();
                 }

@@ -50,8 +50,6 @@ use std::time::{Duration, Instant};
 
 /// So many messages that have ended are not kept from their sources.
 pub(super) const UNTOLD: u32 = 16;
-/// Who has sent nothing while so many other messages came to its lane lends its loans to others.
-const IDLE: u32 = 512;
 /// Bytes of replies that are kept before requests are put aside.
 pub const KEPT: usize = 4 << 20;
 /// The longest message.
@@ -623,8 +621,11 @@ impl Net {
         let accounts = &self.accounts[self.extents.len() * lane..];
         accounts[head.source as usize].seen.store(now, Relaxed);
         if head.wants {
-            let is_idle = |source: usize| now.wrapping_sub(accounts[source].seen.load(Relaxed)) > IDLE;
-            let tell = self.lender(lane).wants(head.source as usize, is_idle);
+            let mut lender = self.lender(lane);
+            let patience = lender.patience();
+            let is_idle = |source: usize| now.wrapping_sub(accounts[source].seen.load(Relaxed)) > patience;
+            let tell = lender.wants(head.source as usize, is_idle);
+            drop(lender);
             self.tell_of_loans(lane, tell);
         }
     }
