@@ -731,9 +731,16 @@ mod tests {
         }
         let provider = std::env::var("PARTAGE_PROVIDER").ok();
         let asked = Asked { provider, source: Some("127.0.0.1".into()), ..Asked::default() };
-        let (ranks, hello) = (Ranks::new(&[1, 1], &[0, 1], 0), Hello { nonce: 1, keys: 0 });
+        let (ranks, hello) = (Ranks::new(&[1, 1], &[0, 1], 0), Hello { nonce: 1, keys: 0, serves: 1 });
         let (peers, addresses) = (vec![None; 2], vec![String::new(); 2].into());
-        Some(Net::new(Endpoint::open(&asked).unwrap(), peers, addresses, hello, (&ranks, 1 << 30), Settings::default()))
+        Some(Net::new(
+            Endpoint::open(&asked).unwrap(),
+            peers,
+            addresses,
+            &[hello; 2],
+            (&ranks, 1 << 30),
+            Settings::default(),
+        ))
     }
 
     #[test]
