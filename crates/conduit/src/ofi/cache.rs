@@ -160,7 +160,7 @@ impl<R> Cache<R> {
         &mut self,
         at: usize,
         len: usize,
-        register: impl FnMut(Range<usize>) -> Result<R, E>,
+        mut register: impl FnMut(Range<usize>) -> Result<R, E>,
     ) -> Result<(Taken, usize), Not<E>> {
         self.clock += 1;
         let known = self.covering(at);
@@ -169,10 +169,17 @@ impl<R> Cache<R> {
             _ => self.to_register(at, len)?,
         };
         let Some(range) = range else { return Ok(self.hit(at, len)) };
-        let i = self.enter(range.clone(), register)?;
+        let (own, whole) = (pages(at..at + len), range.clone());
+        let alone = own.start.max(range.start)..own.end.min(range.end);
+        let i = match self.enter(range, &mut register) {
+            // What it was to take in is gone already.
+            Err(_) if alone != whole => self.enter(alone, register)?,
+            tried => tried?,
+        };
         self.counts.misses += 1;
-        self.entry_mut(i).users += 1;
-        Ok((Taken(i), len.min(range.end - at)))
+        let entry = self.entry_mut(i);
+        entry.users += 1;
+        Ok((Taken(i), len.min(entry.range.end - at)))
     }
 
     /// An operation has ended.
@@ -446,6 +453,11 @@ mod tests {
         cache.give(taken);
         assert_eq!(used(&mut cache, &provider, 0, 4 * P), Err(Not::Accepted("full")));
         assert_eq!(used(&mut cache, &provider, 0, 8), Ok(8));
+        // Neighbours that are too large together go one after the other.
+        for at in [0, 2 * P, 0, 2 * P] {
+            assert_eq!(used(&mut cache, &provider, at, 2 * P), Ok(2 * P));
+            assert_eq!(*provider.open.borrow(), [at..at + 2 * P]);
+        }
     }
 
     #[test]
