@@ -98,7 +98,7 @@ pub enum Kind {
 impl Kind {
     /// Whether a launcher that is not ours has started this process: it ends jobs, but does not say what ranks did.
     pub fn is_foreign(self) -> bool {
-        matches!(self, Kind::Pmi1 | Kind::Pmix)
+        matches!(self, Kind::Pmi1 | Kind::Pmix | Kind::Embedded)
     }
 }
 
@@ -226,7 +226,7 @@ impl Boot {
         if let Some(line) = line.filter(|_| self.kind() != Kind::Launcher) {
             let _ = writeln!(std::io::stderr(), "{}", error::one_line(line));
         }
-        if self.kind().is_foreign() || self.kind() == Kind::Embedded {
+        if self.kind().is_foreign() {
             // Foreign launchers end a job without passing on what its processes have just written.
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
