@@ -6,7 +6,6 @@
 
 use super::measure::Measured;
 use super::ranks::{Bench, now_ns};
-use partage::prelude::*;
 use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::atomic::Ordering::*;

@@ -407,8 +407,8 @@ impl Endpoint {
         let bytes = unsafe { (*(*self.opened.info).domain_attr).mr_key_size };
         let most = if bytes >= 8 { FI_KEY_NOTAVAIL } else { 1 << (8 * bytes) };
         let is_taken = |tried: &Result<Region, Unregistered>| tried.as_ref().is_err_and(|e| e.err == FI_ENOKEY);
-        let tries = (0..TRIES).map(|_| register(random() % most));
-        tries.skip_while(is_taken).next().unwrap_or_else(|| register(random() % most))
+        let mut tries = (0..TRIES).map(|_| register(random() % most));
+        tries.find(|tried| !is_taken(tried)).unwrap_or_else(|| register(random() % most))
     }
 
     /// # Safety

@@ -46,11 +46,13 @@ const MOST: usize = LARGE / size_of::<Named>();
 /// Names that have their place at a time.
 const GROUP: usize = 64;
 
+type Group = Box<[OnceLock<Remote>]>;
+
 /// The names of a rank's chunks, as far as they are known.
 #[derive(Debug)]
 pub(super) struct Names {
-    /// By half, then by groups.
-    groups: [Box<[OnceLock<Box<[OnceLock<Remote>]>>]>; 2],
+    /// By half.
+    groups: [Box<[OnceLock<Group>]>; 2],
     /// So many of the rank's list are.
     known: AtomicU64,
 }
@@ -160,7 +162,7 @@ impl Net {
         let regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
         let mut new = chunks(range).filter(|&chunk| !regions.contains_key(&(i, half == Half::Guarded, chunk)));
         let first = new.next()?;
-        Some(bytes_of(first, len).start..bytes_of(new.last().unwrap_or(first), len).end)
+        Some(bytes_of(first, len).start..bytes_of(new.next_back().unwrap_or(first), len).end)
     }
 
     /// How much of a rank's segment is registered.

@@ -110,6 +110,7 @@ pub struct Shim {
     demands: Demands,
     reg: Mutex<Option<Real<fi_ops_mr>>>,
     cq: Mutex<Option<Real<fi_ops_cq>>>,
+    #[expect(clippy::vec_box, reason = "endpoints point to them")]
     endpoints: Mutex<Vec<Box<Layer>>>,
     books: Mutex<Books>,
 }
@@ -203,11 +204,11 @@ impl Shim {
     ///
     /// # Safety
     /// All of it is open and enabled, nobody uses it yet, and it is closed before this is dropped or moved.
-    pub(super) unsafe fn wrap(self: &Box<Shim>, opened: &Opened) {
+    pub(super) unsafe fn wrap(&self, opened: &Opened) {
         // SAFETY: so the objects can be changed; that their context is ours is what their functions rely on. Nothing else
         // uses the contexts: all were opened with none.
         unsafe {
-            let me = (&raw const **self).cast_mut().cast::<c_void>();
+            let me = std::ptr::from_ref(self).cast_mut().cast::<c_void>();
             (*opened.domain).fid.context = me;
             let (real, own) = Real::lay_over(&mut (*opened.domain).mr);
             (*own).reg = register;
@@ -230,7 +231,7 @@ impl Shim {
     ///
     /// # Safety
     /// As for [`wrap`](Self::wrap).
-    pub(super) unsafe fn wrap_endpoint(self: &Box<Shim>, ep: *mut fid_ep) {
+    pub(super) unsafe fn wrap_endpoint(&self, ep: *mut fid_ep) {
         // SAFETY: as above.
         unsafe {
             let (msg, own) = Real::lay_over(&mut (*ep).msg);
@@ -242,7 +243,7 @@ impl Shim {
                 ((*own).readwrite, (*own).compwrite) = (fetch, compare);
                 atomic
             });
-            let layer = Box::new(Layer { shim: &raw const **self, msg, rma, atomic });
+            let layer = Box::new(Layer { shim: self, msg, rma, atomic });
             (*ep).fid.context = (&raw const *layer).cast_mut().cast();
             self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).push(layer);
         }
@@ -384,7 +385,6 @@ unsafe extern "C" fn send(
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "libfabric's")]
 unsafe extern "C" fn read(
     ep: *mut fid_ep,
     buf: *mut c_void,
@@ -444,7 +444,6 @@ fn width(datatype: c_int) -> usize {
     if [FI_INT32, FI_UINT32, FI_FLOAT].contains(&datatype) { 4 } else { 8 }
 }
 
-#[expect(clippy::too_many_arguments, reason = "libfabric's")]
 unsafe extern "C" fn fetch(
     ep: *mut fid_ep,
     operand: *const c_void,
@@ -474,7 +473,6 @@ unsafe extern "C" fn fetch(
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "libfabric's")]
 unsafe extern "C" fn compare(
     ep: *mut fid_ep,
     operand: *const c_void,
@@ -508,7 +506,6 @@ unsafe extern "C" fn compare(
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "libfabric's")]
 unsafe extern "C" fn register(
     domain: *mut fid,
     base: *const c_void,
