@@ -104,9 +104,9 @@ const FLOOR: u64 = 1 << 30;
 const HELD_BACK: usize = 8;
 const PAGE: usize = 4096;
 
-/// What stands before the objects of an [`Opened`].
+/// What stands before the objects of an endpoint.
 #[derive(Debug)]
-pub struct Shim {
+pub(super) struct Shim {
     demands: Demands,
     reg: Mutex<Option<Real<fi_ops_mr>>>,
     cq: Mutex<Option<Real<fi_ops_cq>>>,
