@@ -106,7 +106,7 @@ const PAGE: usize = 4096;
 
 /// What stands before the objects of an endpoint.
 #[derive(Debug)]
-pub struct Shim {
+pub(super) struct Shim {
     demands: Demands,
     reg: Mutex<Option<Real<fi_ops_mr>>>,
     cq: Mutex<Option<Real<fi_ops_cq>>>,
