@@ -77,7 +77,7 @@ fn seven_ranks() {
 /// Of many splits that are much alike, some have the large floods.
 fn sixteen_ranks(splits: RangeInclusive<usize>) {
     for procs in some_of(splits, &[1, 3, 13, 16]) {
-        let settings: &[_] = if [3, 16].contains(&procs) { &[] } else { &[SHORT] };
+        let settings: &[_] = if is_every() || procs == 3 { &[] } else { &[SHORT] };
         suite(16, procs, settings);
     }
 }
@@ -361,7 +361,8 @@ fn reference_path_over_the_network() {
         suite(3, 2, &[APART, SHORT, ("PARTAGE_REFERENCE", "1")]);
     }
     if let Some(namespaces) = Namespaces::up() {
-        namespaces.suite(4, 4, &[SHORT, ("PARTAGE_REFERENCE", "1")]);
+        let some = [SHORT, ("PARTAGE_REFERENCE", "1"), ("ONLY", "collectives")];
+        namespaces.suite(4, 4, if is_every() { &some[..2] } else { &some });
     }
 }
 
@@ -399,7 +400,8 @@ fn mpirun_without_shared_memory() {
     for (processes, threads) in [("3", "1"), ("2", "2")] {
         let mut command = Command::new("mpirun.mpich");
         command.args(["-n", processes, SUITE]);
-        ends_well(command, &[APART, SHORT, ("PARTAGE_THREADS", threads)]);
+        let some = [APART, SHORT, ("PARTAGE_THREADS", threads), ("ONLY", "collectives")];
+        ends_well(command, if is_every() { &some[..3] } else { &some });
     }
 }
 
