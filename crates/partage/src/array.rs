@@ -43,6 +43,7 @@ use std::any::type_name;
 use std::fmt;
 use std::ops::{Bound, Range, RangeBounds};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes of a fill or a copy that travel at a time.
 const AT_A_TIME: usize = 64 << 10;
@@ -62,7 +63,12 @@ pub struct SharedArray<T> {
     /// How many elements are mine.
     pub(crate) mine: usize,
     pub(crate) slot: u16,
+    /// Which of all arrays of this process it is: no two have the same number, also one after the other.
+    pub(crate) number: u64,
 }
+
+/// How many arrays this process has had.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl Team {
     /// Collective: a zeroed array over all members. A bare length means blocked. All give the same layout and type; if one
@@ -102,7 +108,8 @@ impl Team {
             parts = parts.in_a_row(spread.layout().first(), len);
         }
         let mine = spread.part_len(self.rank().index());
-        Ok(SharedArray { inner, group, len, start, spread, parts, mine, slot })
+        let number = NUMBER.fetch_add(1, Relaxed);
+        Ok(SharedArray { inner, group, len, start, spread, parts, mine, slot, number })
     }
 }
 

@@ -34,7 +34,7 @@ struct Said {
 
 impl Said {
     fn new(task: &Task) -> Said {
-        let (element, name) = task.element;
+        let (element, name) = (task.element)();
         let mut file = [0; FILE];
         let path = task.site.at.file().as_bytes();
         let end = &path[path.len().saturating_sub(8 * FILE)..];

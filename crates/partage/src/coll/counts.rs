@@ -207,7 +207,7 @@ impl<T: Pod> Collective<'_, T, Ready> {
             grain: 1,
             algorithm: 0,
         });
-        task.element = (size_of::<T>() as u32, <Moves as super::Meets<T>>::name());
+        task.element = super::element::<T, Moves>;
         task.prepared = OnceCell::from(Rc::new(Prepared::once(ragged.plan())));
         engine.run(inner, &task);
     }

@@ -20,7 +20,7 @@
 //! borrowed by a scope, which ends when no task is left, or when the job ends and all tasks are given up.
 //! Whoever touches whose memory when is what the checker of plans has decided.
 
-use super::choice::{Asked, Cache, Key, Prepared};
+use super::choice::{Asked, Cache, Key, Memory, Prepared};
 use super::reduce::{Combine, Meets};
 use super::steps::Now;
 use crate::fail;
@@ -63,6 +63,7 @@ pub(crate) struct Engine {
     pub(super) contexts: Box<[Context]>,
     pub(super) words: [Words; CONTEXTS],
     pub prepared: RefCell<Cache>,
+    pub(super) known: RefCell<Memory>,
     pub asked: Asked,
     /// Letters that were taken, of which their senders have not been told: context, sender and number.
     pub(super) owed: RefCell<Vec<(usize, usize, u64)>>,
@@ -151,16 +152,15 @@ pub(crate) struct Task {
     pub(super) site: Site,
     pub(super) key: Key,
     /// Bytes of an element, and its type.
-    pub(super) element: (u32, &'static str),
+    pub(super) element: fn() -> (u32, &'static str),
     /// Nothing until the source of a permutation is known.
     pub(super) prepared: OnceCell<Rc<Prepared>>,
     /// Source and destination.
     pub(super) bases: [Base; 2],
-    /// The source, if it is a copy.
-    _source: Option<Box<[u64]>>,
-    /// What combines elements: the caller's, who waits for the task, or the next.
+    /// What combines elements: the caller's, who waits for the task, or its own.
     pub(super) combine: Option<*const dyn Combine>,
-    _combine: Option<Box<dyn Combine>>,
+    /// What few have.
+    own: Option<Box<Own>>,
     /// How many parts pass.
     pub(super) parts: usize,
     first: Cell<u64>,
@@ -168,10 +168,17 @@ pub(crate) struct Task {
     started: Cell<u64>,
     place: Place,
     /// Transfers from and to other nodes that are under way, if there were any.
-    pub(super) under_way: RefCell<UnderWay>,
+    under_way: OnceCell<Box<RefCell<UnderWay>>>,
     pub(super) has_under_way: Cell<bool>,
     busy: Cell<bool>,
     done: Cell<bool>,
+}
+
+/// What a task has that its caller does not keep for it: its source, if that is a copy, and what combines elements.
+#[derive(Debug, Default)]
+struct Own {
+    _source: Option<Box<[u64]>>,
+    combine: Option<Box<dyn Combine>>,
 }
 
 #[derive(Debug, Default)]
@@ -200,17 +207,16 @@ impl Task {
         Task {
             site,
             key: Key::default(),
-            element: (0, ""),
+            element: || (0, ""),
             prepared: OnceCell::new(),
             bases: [Base::Same(0), Base::Same(0)],
-            _source: None,
             combine: None,
-            _combine: None,
+            own: None,
             parts: 1,
             first: Cell::new(0),
             started: Cell::new(0),
             place: Place::default(),
-            under_way: RefCell::default(),
+            under_way: OnceCell::new(),
             has_under_way: Cell::new(false),
             busy: Cell::new(false),
             done: Cell::new(false),
@@ -219,13 +225,19 @@ impl Task {
 
     /// This is its source, and lives as long.
     pub(super) fn set_source(&mut self, source: Box<[u64]>) {
-        self._source = Some(source);
+        self.own.get_or_insert_default()._source = Some(source);
     }
 
     /// It has what combines elements, since its caller does not wait.
     pub(super) fn keep_combine<T, M: Meets<T>>(&mut self, meets: &M) {
-        self._combine = meets.owned();
-        self.combine = self._combine.as_deref().map(|combine| &raw const *combine);
+        if let Some(combine) = meets.owned() {
+            let kept = self.own.get_or_insert_default().combine.insert(combine);
+            self.combine = Some(&raw const **kept);
+        }
+    }
+
+    pub(super) fn under_way(&self) -> &RefCell<UnderWay> {
+        self.under_way.get_or_init(Box::default)
     }
 
     pub fn is_done(&self) -> bool {
@@ -327,6 +339,7 @@ impl Engine {
             contexts: (0..CONTEXTS).map(|_| context()).collect(),
             words: std::array::from_fn(|c| desk.words(c)),
             prepared: RefCell::default(),
+            known: RefCell::default(),
             asked: Asked::default(),
             owed: RefCell::new(Vec::with_capacity(OWED)),
             is_of_all: false,

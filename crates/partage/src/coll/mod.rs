@@ -70,7 +70,7 @@ use crate::scope::{Event, Scope};
 use crate::team::{Team, TeamRank};
 use buffer::{Side, What};
 use bytemuck::Pod;
-use choice::{Call, Key, UNKNOWN};
+use choice::{Call, Key, Look, Prepared, UNKNOWN};
 use engine::Base;
 use partage_conduit::record::Site;
 use partage_plan::coll::{Kind, OpKind};
@@ -355,7 +355,7 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
         let team = self.team;
         team.may_meet(|| site);
         let mut task = Task::new(site);
-        if self.describe(site, &mut task) {
+        if self.describe(&mut task) {
             team.group.engine.run(&team.inner, &task);
         }
     }
@@ -385,7 +385,7 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
         team.may_meet(|| site);
         debug_assert!(Rc::ptr_eq(&scope.job.all().inner, &team.inner), "a rank has one job");
         let mut task = Task::new(site);
-        if !self.describe(site, &mut task) {
+        if !self.describe(&mut task) {
             return Event::ready(());
         }
         task.keep_combine(&self.meets);
@@ -414,7 +414,7 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
         self.team.may_meet(|| site);
         let Collective { team, op, root, sync, algorithm, exclusive, meets, .. } = self;
         let mut task = Task::new(site);
-        let key = self.describe(site, &mut task).then_some(task.key);
+        let key = self.describe(&mut task).then_some(task.key);
         let team = team.another();
         Plan { team, op, root, sync, algorithm, exclusive, meets, key, _items: PhantomData }
     }
@@ -459,6 +459,11 @@ impl<T: Pod, M: Meets<T>> Plan<T, M> {
     }
 }
 
+/// Bytes of an element, and what it is called.
+fn element<T: Pod, M: Meets<T>>() -> (u32, &'static str) {
+    (size_of::<T>() as u32, M::name())
+}
+
 /// A team's collectives know where its own arrays' parts are: those of others lie elsewhere, and have other lengths.
 #[cold]
 #[track_caller]
@@ -470,7 +475,58 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
     /// Says what is to be done; false if that is nothing. (In line, the builder would be copied once more.)
     #[inline(never)]
     #[track_caller]
-    fn describe(&self, site: Site, task: &mut Task) -> bool {
+    fn describe(&self, task: &mut Task) -> bool {
+        let known = self.team.group.engine.known.borrow();
+        let Some((key, prepared)) = self.look(&mut task.bases).as_ref().and_then(|look| known.find(look)) else {
+            drop(known);
+            return self.describe_new(task);
+        };
+        self.is_to_do(task, key, prepared.clone());
+        true
+    }
+
+    /// What the call looks like, and where its buffers are; nothing if one of them is a part of an array.
+    #[inline(always)]
+    fn look(&self, bases: &mut [Base; 2]) -> Option<Look> {
+        let [source, dest] = bases;
+        let side = |what: &What<T>, base: &mut Base| match what {
+            What::Private(p, len) => {
+                *base = Base::Private(p.cast());
+                Some((*len as u64) << 1)
+            }
+            What::Vec(vec) => {
+                // SAFETY: borrowed, and nobody else has it.
+                let vec = unsafe { &mut **vec };
+                *base = Base::Private(vec.as_mut_ptr().cast());
+                Some((vec.len() as u64) << 1)
+            }
+            What::Shared(array, range) => {
+                // SAFETY: borrowed.
+                let array = unsafe { &**array };
+                *base = Base::Same(array.start);
+                (range.start == 0 && range.end == array.spread.len()).then_some(array.number << 1 | 1)
+            }
+        };
+        let from = side(&self.source.what, source)?;
+        let to = match &self.dest {
+            Some(to) => side(&to.what, dest)?,
+            None => {
+                *dest = source.clone();
+                u64::MAX
+            }
+        };
+        let bits = u64::from(self.exclusive) | u64::from(M::ORDERED) << 1;
+        let small = [self.op as u64, self.sync.0 as u64, self.sync.1 as u64, bits];
+        let what = small.iter().fold(self.algorithm.into(), |all: u64, one| all << 8 | one);
+        Some(Look { what, ends: u64::from(self.root.0) | (size_of::<T>() as u64) << 32, sides: [from, to] })
+    }
+
+    /// The same of one that was not made before, as far as is known: all is looked at.
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn describe_new(&self, task: &mut Task) -> bool {
+        let site = task.site;
         let engine = &self.team.group.engine;
         let (ranks, me, root) = (engine.desk.ranks(), engine.desk.rank(), self.root.index());
         if root >= ranks {
@@ -553,6 +609,11 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
             return true;
         }
         self.plan_for(task, call);
+        // As it looks now that the destination has its length.
+        if let Some(look) = self.look(&mut task.bases) {
+            let prepared = engine.prepared(&self.team.inner, &task.key);
+            engine.known.borrow_mut().keep(look, task.key, prepared);
+        }
         true
     }
 
@@ -564,21 +625,27 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
         panic!("{me}: {}: {what} {root}, where there are {ranks} ranks", site.call);
     }
 
-    #[inline(always)]
     #[track_caller]
     fn plan_for(&self, task: &mut Task, call: Call) {
-        task.key = Key::new(call);
-        task.element = (size_of::<T>() as u32, M::name());
+        let key = Key::new(call);
+        let prepared = self.team.group.engine.prepared(&self.team.inner, &key);
+        self.is_to_do(task, key, prepared);
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn is_to_do(&self, task: &mut Task, key: Key, prepared: Rc<Prepared>) {
+        task.key = key;
+        task.element = element::<T, M>;
         task.combine = self.meets.combines().map(|combine| &raw const *combine);
         if let Some(fixed) = self.fixed
-            && *fixed != task.key
+            && *fixed != key
         {
-            self.is_not_planned(*fixed, task.key, task.site);
+            self.is_not_planned(*fixed, key, task.site);
         }
-        let prepared = self.team.group.engine.prepared(&self.team.inner, &task.key);
         task.parts = prepared.parts;
         // Whose block comes here in a permutation is not known yet.
-        if call.op != OpKind::Permute {
+        if self.op != OpKind::Permute {
             task.prepared = OnceCell::from(prepared);
         }
     }
