@@ -57,6 +57,12 @@ impl Key {
         self.ends as u32
     }
 
+    /// Of a permutation, whose block comes here.
+    #[inline(always)]
+    pub fn from(self) -> u32 {
+        (self.ends >> 32) as u32
+    }
+
     /// What it was made of.
     pub fn call(self) -> Call {
         let byte = |i: u32| self.what >> (8 * (5 - i)) & 0xff;
@@ -80,46 +86,6 @@ impl Key {
             ordered: byte(5) & 4 != 0,
             algorithm: (self.what >> 48) as u16,
         }
-    }
-}
-
-/// A call as its caller sees it: what a key does not say are the buffers, by the numbers of arrays or their lengths. A call that looks like
-/// one before is right if that was.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Look {
-    pub what: u64,
-    pub ends: u64,
-    pub sides: [u64; 2],
-}
-
-/// Calls that were right, with what they are.
-#[derive(Debug)]
-pub(super) struct Memory(Box<[Option<(Look, Key, Rc<Prepared>)>]>);
-
-impl Default for Memory {
-    fn default() -> Memory {
-        Memory((0..REMEMBERED).map(|_| None).collect())
-    }
-}
-
-impl Memory {
-    #[inline(always)]
-    fn place(look: &Look) -> usize {
-        let [source, dest] = look.sides;
-        let hash = look.what ^ look.what >> 20 ^ look.ends.wrapping_mul(5) ^ source.wrapping_mul(3) ^ dest;
-        (hash ^ hash >> 8) as usize % REMEMBERED
-    }
-
-    #[inline(always)]
-    pub fn find(&self, look: &Look) -> Option<(Key, &Rc<Prepared>)> {
-        match &self.0[Memory::place(look)] {
-            Some((known, key, prepared)) if known == look => Some((*key, prepared)),
-            _ => None,
-        }
-    }
-
-    pub fn keep(&mut self, look: Look, key: Key, prepared: Rc<Prepared>) {
-        self.0[Memory::place(&look)] = Some((look, key, prepared));
     }
 }
 

@@ -20,7 +20,8 @@
 //! borrowed by a scope, which ends when no task is left, or when the job ends and all tasks are given up.
 //! Whoever touches whose memory when is what the checker of plans has decided.
 
-use super::choice::{Asked, Cache, Key, Memory, Prepared};
+use super::again::{Before, Memory};
+use super::choice::{Asked, Cache, Key, Prepared};
 use super::reduce::{Combine, Meets};
 use super::steps::Now;
 use crate::fail;
@@ -41,6 +42,7 @@ use partage_plan::coll::{Nodes, Plan, Signal, Step};
 use partage_plan::layout::Spread;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
+use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -66,7 +68,7 @@ pub(crate) struct Engine {
     pub(super) known: RefCell<Memory>,
     pub asked: Asked,
     /// Letters that were taken, of which their senders have not been told: context, sender and number.
-    pub(super) owed: RefCell<Vec<(usize, usize, u64)>>,
+    owed: RefCell<Vec<(usize, usize, u64)>>,
 }
 
 /// The context of the `e`-th collective. They are taken in turn, but begin one later each time: else roots that are taken in turn, as
@@ -79,7 +81,7 @@ pub(super) fn context_of(epoch: u64) -> usize {
 const APART: u64 = CONTEXTS as u64 - 1;
 
 /// So many letters are taken before their senders are told, unless this rank has to wait.
-pub(super) const OWED: usize = CONTEXTS / 2;
+const OWED: usize = CONTEXTS / 2;
 
 /// What a rank knows of a context.
 #[derive(Debug, Default)]
@@ -118,8 +120,8 @@ pub(super) struct Known {
 pub(super) enum Base {
     /// Memory of this rank's own.
     Private(*mut u8),
-    /// At this offset of every rank's guarded memory.
-    Same(u64),
+    /// At this offset of every rank's guarded memory; that of this one is here, if it has a part.
+    Same(u64, *mut u8),
     /// A part of an array that begins at this offset, whose elements have so many bytes: the elements from `first` on.
     Share { start: u64, spread: *const Spread, size: usize, first: usize },
 }
@@ -130,7 +132,7 @@ impl Base {
     pub(super) fn offset(&self, rank: usize) -> u64 {
         match self {
             Base::Private(_) => unreachable!("nobody else touches private memory"),
-            Base::Same(offset) => *offset,
+            Base::Same(offset, _) => *offset,
             // SAFETY: of an array that is borrowed as long as the task.
             Base::Share { start, spread, size, first } => unsafe {
                 start + ((**spread).part_before(rank, *first) * size) as u64
@@ -201,15 +203,15 @@ struct Place {
 }
 
 impl Task {
-    /// One of which the rest is still to be said.
+    /// One of which the rest is still to be said. (A site in memory that was just written would be waited for.)
     #[inline(always)]
-    pub(super) fn new(site: Site) -> Task {
+    pub(super) fn new(call: &'static str, at: &'static Location<'static>) -> Task {
         Task {
-            site,
+            site: Site { call, at },
             key: Key::default(),
             element: || (0, ""),
             prepared: OnceCell::new(),
-            bases: [Base::Same(0), Base::Same(0)],
+            bases: [Base::Private(std::ptr::null_mut()), Base::Private(std::ptr::null_mut())],
             combine: None,
             own: None,
             parts: 1,
@@ -270,19 +272,38 @@ impl Drop for Complete<'_> {
 }
 
 /// Where a rank waits.
-struct Waits<'a> {
+pub(super) struct Waits<'a> {
     engine: &'a Engine,
-    task: &'a Task,
+    site: Site,
+    key: Key,
+    /// What is done, which part of it, and the number of the step.
+    prepared: Option<(&'a Prepared, usize, usize)>,
     step: Option<&'a Step>,
+    begun: bool,
+    claimed: bool,
+}
+
+impl<'a> Waits<'a> {
+    fn new(engine: &'a Engine, task: &'a Task, step: Option<&'a Step>) -> Waits<'a> {
+        let Place { part, step: number, begun, claimed } = &task.place;
+        let prepared = task.prepared.get().map(|prepared| (&**prepared, part.get(), number.get()));
+        Waits { engine, site: task.site, key: task.key, prepared, step, begun: begun.get(), claimed: claimed.get() }
+    }
+
+    /// The same of a call without a task, in a step of its only part.
+    pub(super) fn quick(engine: &'a Engine, site: Site, call: &'a Before, number: usize) -> Waits<'a> {
+        let step = call.prepared.plan(0).steps.get(number);
+        let prepared = Some((&*call.prepared, 0, number));
+        Waits { engine, site, key: call.key, prepared, step, begun: true, claimed: true }
+    }
 }
 
 impl fmt::Display for Waits<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Waits { engine, task, step } = self;
+        let Waits { engine, site, key, prepared, step, begun, claimed } = self;
         let rank = |member: usize| engine.rank_of(member);
-        let (part, number) = (task.place.part.get(), task.place.step.get());
-        write!(f, "{} ({}", task.site, task.key.call())?;
-        if let Some(prepared) = task.prepared.get() {
+        write!(f, "{site} ({}", key.call())?;
+        if let Some((prepared, part, number)) = *prepared {
             write!(f, ", {}, step {} of {}", prepared.algorithm, number + 1, prepared.plan(part).steps.len())?;
             if prepared.parts > 1 {
                 write!(f, ", part {} of {}", part + 1, prepared.parts)?;
@@ -301,11 +322,11 @@ impl fmt::Display for Waits<'_> {
             Some(Step::Send { to, .. }) => write!(f, ": for {} to read what came before)", rank(*to)),
             Some(Step::Meet { .. } | Step::Arrive | Step::Last { .. }) => write!(f, ": for all ranks to enter)"),
             Some(Step::Released) => write!(f, ": for the rank that does it)"),
-            None if !task.place.begun.get() => write!(f, ": for collectives before it)"),
-            None if !task.place.claimed.get() => {
-                write!(f, ": for {} to enter the permutation before)", rank(task.key.root() as usize))
+            None if !begun => write!(f, ": for collectives before it)"),
+            None if !claimed => {
+                write!(f, ": for {} to enter the permutation before)", rank(key.root() as usize))
             }
-            None if task.prepared.get().is_none() => write!(f, ": for a rank that permutes to this one)"),
+            None if prepared.is_none() => write!(f, ": for a rank that permutes to this one)"),
             _ => write!(f, ": for the network)"),
         }
     }
@@ -417,6 +438,12 @@ impl Engine {
         self.epoch.get()
     }
 
+    /// A call that is done at once begins; its number.
+    #[inline(always)]
+    pub(super) fn next_epoch(&self) -> u64 {
+        self.epoch.replace(self.epoch.get() + 1)
+    }
+
     fn begin(&self, task: &Task) {
         let first = self.epoch.get();
         task.first.set(first);
@@ -486,7 +513,7 @@ impl Engine {
 
     /// The counts of this context have grown.
     #[inline(always)]
-    fn ended(&self, context: usize, plan: &Plan) {
+    pub(super) fn ended(&self, context: usize, plan: &Plan) {
         let (context, totals) = (&self.contexts[context], &plan.totals);
         let add = |cell: &Cell<u64>, n: usize| cell.set(cell.get() + n as u64);
         add(&context.arrived, totals.arrivals);
@@ -510,31 +537,106 @@ impl Engine {
         if ready() {
             return Ok(true);
         }
-        self.tell_what_was_taken();
-        if BLOCK && self.is_of_all {
-            inner.wait_saying(|| Waits { engine: self, task, step }, ready)?;
-        } else if BLOCK {
-            self.wait_unless_left(inner, task, step, &ready)?;
+        if BLOCK {
+            let waits = || Waits::new(self, task, step);
+            self.wait_near(inner, task.site, task.epoch(), waits, ready)?;
+        } else {
+            self.tell_what_was_taken();
         }
         Ok(BLOCK)
     }
 
+    /// Waits in the collective that has this number.
+    #[inline(always)]
+    pub(super) fn wait_near<'a>(
+        &'a self,
+        inner: &Rc<Inner>,
+        site: Site,
+        epoch: u64,
+        waits: impl Fn() -> Waits<'a> + Copy,
+        ready: impl Fn() -> bool + Copy,
+    ) -> Result<(), Aborted> {
+        self.tell_what_was_taken();
+        match self.is_of_all {
+            true => inner.wait_saying(waits, ready),
+            false => self.wait_unless_left(inner, site, epoch, &waits, &ready),
+        }
+    }
+
     /// Waits, but not for a member that has left.
     #[inline(never)]
-    fn wait_unless_left(
-        &self,
+    fn wait_unless_left<'a>(
+        &'a self,
         inner: &Rc<Inner>,
-        task: &Task,
-        step: Option<&Step>,
+        site: Site,
+        epoch: u64,
+        waits: &dyn Fn() -> Waits<'a>,
         ready: &dyn Fn() -> bool,
     ) -> Result<(), Aborted> {
-        let left = || self.left_before(task.epoch());
-        inner.wait_saying(|| Waits { engine: self, task, step }, || ready() || left().is_some())?;
+        let left = || self.left_before(epoch);
+        inner.wait_saying(waits, || ready() || left().is_some())?;
         match left() {
             // Its leaving was seen, so what it signaled before has been seen, too.
-            Some(member) if !ready() => self.is_left_by(inner, task.site, member),
+            Some(member) if !ready() => self.is_left_by(inner, site, member),
             _ => Ok(()),
         }
+    }
+
+    /// Signals to a member that is reached by stores.
+    #[inline(always)]
+    pub(super) fn tell(&self, context: usize, to: usize, signal: Signal) {
+        let sent = &self.contexts[context].peers[to].sent[signal as usize];
+        sent.set(sent.get() + 1);
+        let inlet = self.desk.to(to).expect("reached by stores");
+        inlet.told[context].signals.0[signal as usize].raise(sent.get());
+        self.desk.ring(to);
+    }
+
+    /// Writes a letter to a member that is reached by stores and has taken the one before.
+    #[inline(always)]
+    pub(super) fn post(&self, context: usize, to: usize, words: &[u64], number: u64) {
+        let inlet = self.desk.to(to).expect("reached by stores");
+        inlet.told[context].letter.write(words, number);
+        self.desk.ring(to);
+        let ahead = &self.contexts[(context + coll::AHEAD) % CONTEXTS].peers[to];
+        if ahead.letters_taken.get() == ahead.letters_sent.get() {
+            self.desk.prefetch_letter(to, context);
+        }
+    }
+
+    /// A letter of a member that is reached by stores has been read; it is told later.
+    #[inline(always)]
+    pub(super) fn was_taken(&self, context: usize, from: usize, number: u64) {
+        let mut owed = self.owed.borrow_mut();
+        owed.push((context, from, number));
+        if owed.len() == OWED {
+            drop(owed);
+            self.tell_all();
+        }
+    }
+
+    /// Which of its letters a member has taken. The counts of all contexts are in two lines, which are fetched once for all.
+    #[inline(never)]
+    pub(super) fn look_what_was_taken(&self, by: usize) {
+        let contexts = self.contexts.iter().zip(&self.desk.from(by).taken);
+        contexts.for_each(|(context, taken)| context.peers[by].letters_taken.set(taken.get()));
+    }
+
+    /// Arrives, where all members are on this node; whether it is the last one.
+    #[inline(always)]
+    pub(super) fn arrive_near(&self, context: usize) -> bool {
+        let is_last = (self.desk.hall(context).arrive(1) + 1).is_multiple_of(self.desk.ranks() as u64);
+        if is_last {
+            self.desk.ring_all();
+        }
+        is_last
+    }
+
+    /// Releases all.
+    #[inline(always)]
+    pub(super) fn release(&self, context: usize) {
+        self.desk.hall(context).release(self.contexts[context].released.get() + 1);
+        self.desk.ring_all();
     }
 
     /// Tells senders which of their letters were taken, so that they may write others. Whoever waits does it before: a sender may be what
@@ -569,7 +671,10 @@ impl Engine {
         let ready = || ready() || (task.place.begun.get() && self.disagrees(task));
         self.tell_what_was_taken();
         let is = match BLOCK {
-            true => self.wait_unless_left(inner, task, step, &ready).map(|()| true)?,
+            true => {
+                let waits = || Waits::new(self, task, step);
+                self.wait_unless_left(inner, task.site, task.epoch(), &waits, &ready).map(|()| true)?
+            }
             false => ready(),
         };
         if is && task.place.begun.get() {
@@ -706,7 +811,7 @@ impl Inner {
         let step = || task.prepared.get().map(|p| &p.plan(task.place.part.get()).steps);
         let step = || step().and_then(|steps| steps.get(task.place.step.get()));
         let left = || group.engine.left_before(task.epoch());
-        let waits = || Waits { engine: &group.engine, task, step: step() };
+        let waits = || Waits::new(&group.engine, task, step());
         self.wait_saying(waits, || task.is_done() || left().is_some())?;
         match left() {
             // What unwinds already says why.

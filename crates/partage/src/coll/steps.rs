@@ -1,15 +1,15 @@
 //! What each step of a plan does: copies and stores between ranks of a node, messages with notices to others.
 
-use super::engine::{Base, Engine, Known, OWED, Task, UnderWay};
+use super::engine::{Base, Engine, Known, Task, UnderWay};
 use super::reduce::Elements;
 use crate::job::Inner;
 use crate::team::Rank;
-use partage_conduit::coll::{CONTEXTS, LETTER, WORDS};
+use partage_conduit::coll::{LETTER, WORDS};
 use partage_conduit::contract::{At, Conduit};
 use partage_conduit::copy;
 use partage_conduit::ofi::rma;
 use partage_conduit::reference::ARRIVED;
-use partage_conduit::shm::coll::{self, Words};
+use partage_conduit::shm::coll::Words;
 use partage_conduit::signal::Notice;
 use partage_conduit::wait::Aborted;
 use partage_plan::coll::{Buffer, Signal, Span, Step};
@@ -47,8 +47,9 @@ impl Now<'_> {
             Buffer::Dest => &self.task.bases[1],
         };
         match base {
-            // SAFETY: inside the buffer, whose length was compared with the shape's.
+            // SAFETY: inside the buffer, whose length was compared with the shape's; so is the next.
             Base::Private(p) => Some(unsafe { p.add(self.offset + span.at) }),
+            Base::Same(_, p) if rank == desk.rank() && !p.is_null() => Some(unsafe { p.add(self.offset + span.at) }),
             shared => {
                 let part = shared.at(self.engine, rank);
                 let at = At { offset: part.offset + (self.offset + span.at) as u64, ..part };
@@ -117,7 +118,7 @@ impl Now<'_> {
                 let known = self.known(*to);
                 let (sent, taken) = (known.letters_sent.get(), &desk.from(*to).taken[self.context]);
                 if known.letters_taken.get() < sent {
-                    self.look_what_was_taken(*to);
+                    engine.look_what_was_taken(*to);
                     if known.letters_taken.get() < sent {
                         if !wait!(|| taken.get() >= sent)? {
                             return Ok(false);
@@ -178,10 +179,7 @@ impl Now<'_> {
                     }
                 }
             }
-            Step::Release => {
-                desk.hall(self.context).release(context.released.get() + 1);
-                desk.ring_all();
-            }
+            Step::Release => engine.release(self.context),
             Step::Released => {
                 let (hall, times) = (desk.hall(self.context), context.released.get() + 1);
                 if !wait!(|| hall.released() >= times)? {
@@ -194,14 +192,6 @@ impl Now<'_> {
             }
         }
         Ok(true)
-    }
-
-    /// The counts of all contexts are in two lines, which are fetched once for all.
-    #[inline(never)]
-    fn look_what_was_taken(&self, by: usize) {
-        let taken = &self.engine.desk.from(by).taken;
-        let contexts = self.engine.contexts.iter().zip(taken);
-        contexts.for_each(|(context, taken)| context.peers[by].letters_taken.set(taken.get()));
     }
 
     #[inline(never)]
@@ -345,13 +335,8 @@ impl Now<'_> {
 
     #[inline(always)]
     fn signal(&self, to: usize, signal: Signal) {
-        let sent = &self.known(to).sent[signal as usize];
-        sent.set(sent.get() + 1);
         match self.engine.desk.to(to) {
-            Some(inlet) => {
-                inlet.told[self.context].signals.0[signal as usize].raise(sent.get());
-                self.engine.desk.ring(to);
-            }
+            Some(_) => self.engine.tell(self.context, to, signal),
             None => self.add_far(to, self.engine.words[self.context].signals[signal as usize]),
         }
     }
@@ -374,14 +359,7 @@ impl Now<'_> {
             len += span.len;
         }
         match self.engine.desk.to(to) {
-            Some(inlet) => {
-                inlet.told[self.context].letter.write(&words[..len.div_ceil(8)], number);
-                self.engine.desk.ring(to);
-                let ahead = &self.engine.contexts[(self.context + coll::AHEAD) % CONTEXTS].peers[to];
-                if ahead.letters_taken.get() == ahead.letters_sent.get() {
-                    self.engine.desk.prefetch_letter(to, self.context);
-                }
-            }
+            Some(_) => self.engine.post(self.context, to, &words[..len.div_ceil(8)], number),
             None => {
                 let Words { letter, number: offset, .. } = self.engine.words[self.context];
                 let notice = Notice::Add { offset, value: 1 };
@@ -469,14 +447,7 @@ impl Now<'_> {
     #[inline(always)]
     fn taken(&self, from: usize, number: u64) {
         match self.engine.desk.to(from) {
-            Some(_) => {
-                let mut owed = self.engine.owed.borrow_mut();
-                owed.push((self.context, from, number));
-                if owed.len() == OWED {
-                    drop(owed);
-                    self.engine.tell_all();
-                }
-            }
+            Some(_) => self.engine.was_taken(self.context, from, number),
             None => self.add_far(from, self.engine.words[self.context].taken),
         }
     }
@@ -484,16 +455,11 @@ impl Now<'_> {
     /// Whether this rank is the last one.
     #[inline(always)]
     fn arrive(&self) -> bool {
-        let (engine, hall) = (self.engine, self.engine.desk.hall(self.context));
-        if !engine.others.is_empty() {
+        if !self.engine.others.is_empty() {
             self.arrive_beyond();
             return false;
         }
-        let is_last = (hall.arrive(1) + 1).is_multiple_of(engine.desk.ranks() as u64);
-        if is_last {
-            engine.desk.ring_all();
-        }
-        is_last
+        self.engine.arrive_near(self.context)
     }
 
     #[cold]
