@@ -149,6 +149,12 @@ impl fmt::Display for Call {
     }
 }
 
+/// Does a rank know where all blocks go? Of a permutation only if there are two ranks, which send to each other.
+fn is_known(engine: &Engine, call: &Call) -> bool {
+    let others = call.from == call.root && call.root as usize != engine.desk.rank();
+    call.op != OpKind::Permute || (engine.desk.ranks() == 2 && others)
+}
+
 /// The plans of this rank for a key.
 #[derive(Debug)]
 pub(crate) struct Prepared {
@@ -281,7 +287,7 @@ impl Engine {
             () if !algorithm.fits(call.op, &self.setting(inner, call)) => {
                 Some("it does not do that, with such buffers, in that sync mode")
             }
-            () if alone && call.op == OpKind::Permute => Some("no rank knows the whole permutation"),
+            () if alone && !is_known(self, call) => Some("no rank knows the whole permutation"),
             () if alone && !self.desk.reaches_all() => Some("ranks are on several nodes"),
             () if !shape(self, &Call { from: UNKNOWN, ..*call }, algorithm, call.len).fits() => {
                 Some("operands keep their order, and ranks of a node do not follow one another")
@@ -296,7 +302,7 @@ impl Engine {
     fn can_run(&self, call: &Call, algorithm: &Algorithm) -> bool {
         match (algorithm.flow, algorithm.way) {
             (flow, _) if flow.touches_all() => {
-                call.op != OpKind::Permute && self.desk.reaches_all() && self.part(call, algorithm).is_some()
+                is_known(self, call) && self.desk.reaches_all() && self.part(call, algorithm).is_some()
             }
             (_, Way::Mail) => {
                 let part = algorithm.packet.unwrap_or(call.len).min(call.len);

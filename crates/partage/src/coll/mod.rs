@@ -653,7 +653,7 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
         }
         self.plan_for(task, call);
         // As it looks now that the destination has its length.
-        if let Some(look) = self.look(|side, base| task.bases[side] = base)
+        if let Some(look) = self.look(|_, _| {})
             && let Some(prepared) = task.prepared.get()
         {
             engine.keep(&self.team.inner, look, task.key, prepared.clone(), &task.bases);
