@@ -78,15 +78,46 @@ enum Place {
 #[derive(Debug)]
 enum Op {
     /// Of so many bytes, as the others; of letters, no more than they have.
-    Copy { src: Place, dst: Place, len: usize },
-    Combine { src: Place, dst: Place, len: usize, before: bool },
-    Send { to: usize, src: Place, len: usize },
-    Take { from: usize, dst: Place, len: usize },
-    TakeCombine { from: usize, dst: Place, len: usize, before: bool },
-    Signal { to: usize, signal: Signal },
-    Wait { from: usize, signal: Signal, n: u64 },
+    Copy {
+        src: Place,
+        dst: Place,
+        len: usize,
+    },
+    Combine {
+        src: Place,
+        dst: Place,
+        len: usize,
+        before: bool,
+    },
+    Send {
+        to: usize,
+        src: Place,
+        len: usize,
+    },
+    Take {
+        from: usize,
+        dst: Place,
+        len: usize,
+    },
+    TakeCombine {
+        from: usize,
+        dst: Place,
+        len: usize,
+        before: bool,
+    },
+    Signal {
+        to: usize,
+        signal: Signal,
+    },
+    Wait {
+        from: usize,
+        signal: Signal,
+        n: u64,
+    },
     /// Arrives; if it is not the last, so many steps are left out.
-    Last { steps: usize },
+    Last {
+        steps: usize,
+    },
     Release,
     Released,
 }
@@ -226,6 +257,7 @@ impl Call<'_> {
         match *op {
             // SAFETY: places in buffers of this call, or that are mapped; a plan moves nothing to where it is, and has nothing touched by two.
             Op::Copy { src, dst, len } => unsafe { copy::between(self.at(dst), self.at(src), len) },
+            // SAFETY: the same.
             Op::Combine { src, dst, len, before } => unsafe { self.combine(self.elements(src), dst, len, before) },
             Op::Send { to, src, len } => {
                 let peer = &context.peers[to];

@@ -47,8 +47,9 @@ impl Now<'_> {
             Buffer::Dest => &self.task.bases[1],
         };
         match base {
-            // SAFETY: inside the buffer, whose length was compared with the shape's; so is the next.
+            // SAFETY: inside the buffer, whose length was compared with the shape's.
             Base::Private(p) => Some(unsafe { p.add(self.offset + span.at) }),
+            // SAFETY: the same.
             Base::Same(_, p) if rank == desk.rank() && !p.is_null() => Some(unsafe { p.add(self.offset + span.at) }),
             shared => {
                 let part = shared.at(self.engine, rank);
