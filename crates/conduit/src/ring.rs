@@ -376,6 +376,12 @@ impl Credit {
         self.is_answered(got)
     }
 
+    /// The same at first: a target that has always replied, as far as is known, is not asked.
+    #[inline(always)]
+    pub fn is_quiet_at_first(&self, account: &Account, got: &Got) -> bool {
+        self.is_answered(got) || self.silent.get() != 0 && self.is_quiet(account, got)
+    }
+
     /// The same by what is known of the target: no memory of its is touched.
     #[inline(always)]
     pub fn is_answered(&self, got: &Got) -> bool {

@@ -5,6 +5,9 @@
 //! * [`Cores::Shared`], ranks share cores: yield for 200 µs, which is several turns of all ranks of a core, and park. A yield that lasts longer than half a millisecond means
 //!   that somebody who does not yield back computes on this core: park at once for the next 50 ms, since a sleeper that
 //!   wakes preempts such a neighbour and a yielder does not.
+//!   All ranks of the node that do so end it at the same time. A rank that yields among others that park gets its turn
+//!   when none of them can run, which is late enough to look like a foreign load: if each had its own time, traffic that was once
+//!   disturbed would stay three times slower for as long as it lasts.
 //! * Work served during a wait ([`Step::Busy`]) restarts it, so that a rank that serves others does not fall asleep
 //!   in the middle of their traffic.
 //! * Every park is timed (a tenth of a second) and reads the job's abort word when it ends.
@@ -36,7 +39,7 @@
 //! sleep, and takes it back when it ends. A wait that ends earlier writes nothing.
 
 use crate::record::Record;
-use crate::sync::{AtomicU32, Futex, Ordering::*, full_fence, heavy_fence, light_fence, ticks, ticks_per_us};
+use crate::sync::{AtomicU32, AtomicU64, Futex, Ordering::*, full_fence, heavy_fence, light_fence, ticks, ticks_per_us};
 use std::cell::Cell;
 use std::fmt::Display;
 
@@ -51,6 +54,8 @@ const FOREIGN_US: u64 = 500;
 const FOREIGN_HOLD_US: u64 = 50_000;
 /// The longest time that a rank sleeps without looking at its condition and at the abort word.
 const PARK_NS: u64 = 100_000_000;
+/// Times that a rank serves others between two looks at the abort word.
+const SERVED: u32 = 16;
 /// Looks at the condition between two looks at the clock.
 const ROUND: u32 = 64;
 
@@ -117,14 +122,19 @@ impl Bell {
     }
 }
 
-/// How many ranks of a node are parked, or about to be.
+/// What a node's ranks know of each other's waits.
 #[derive(Debug)]
-#[cfg_attr(not(loom), repr(transparent))]
-pub struct Sleepers(AtomicU32);
+#[cfg_attr(not(loom), repr(C))]
+pub struct Sleepers {
+    /// How many are parked, or about to be.
+    count: AtomicU32,
+    /// When whoever met a foreign load yields again, in ticks.
+    no_yield_before: AtomicU64,
+}
 
 impl Default for Sleepers {
     fn default() -> Self {
-        Sleepers(AtomicU32::new(0))
+        Sleepers { count: AtomicU32::new(0), no_yield_before: AtomicU64::new(0) }
     }
 }
 
@@ -132,7 +142,22 @@ impl Sleepers {
     /// Are there any? After a [`light_fence`] that follows the publication.
     #[inline(always)]
     pub fn any(&self) -> bool {
-        self.0.load(Relaxed) != 0
+        self.count.load(Relaxed) != 0
+    }
+
+    /// A rank has met a foreign load: until when does it not yield? The same time for all who meet one before that.
+    #[cold]
+    #[inline(never)]
+    fn met_foreign_load(&self, now: u64, hold: u64) -> u64 {
+        let told = self.no_yield_before.load(Relaxed);
+        // Nobody means more than a hold, unless the counter has gone back.
+        if told.wrapping_sub(now) <= hold {
+            return told;
+        }
+        match self.no_yield_before.compare_exchange(told, now + hold, Relaxed, Relaxed) {
+            Ok(_) => now + hold,
+            Err(other) => other.min(now + hold),
+        }
     }
 }
 
@@ -272,23 +297,23 @@ impl<'m> Waiter<'m> {
 
     #[inline(never)]
     fn slow<S: Display>(&self, site: &impl Fn() -> S, look: &impl Fn() -> Step) -> Result<(), Aborted> {
-        // Set when something was served: that may be what this rank waits for.
-        let mut served = false;
+        // How often something was served: that may be what this rank waits for.
+        let mut served = 0u32;
         'again: loop {
             let patience = match self.cores {
                 _ if cfg!(loom) => Step::Idle,
                 Cores::Own => self.spin(look),
                 // To yield first would cost a turn of all others.
-                Cores::Shared => match served.then(look) {
+                Cores::Shared => match (served > 0).then(look) {
                     None | Some(Step::Idle) => self.yielding(look),
                     Some(found) => found,
                 },
             };
-            served = true;
+            served = served.wrapping_add(1);
             match patience {
                 Step::Done => return Ok(()),
-                // Also who always has something to serve hears that the job is over.
-                Step::Busy if self.aborted() => return Err(Aborted),
+                // Also who always has something to serve hears that the job is over, but does not ask each time.
+                Step::Busy if served.is_multiple_of(SERVED) && self.aborted() => return Err(Aborted),
                 Step::Busy => continue 'again,
                 Step::Idle => {}
             }
@@ -332,7 +357,8 @@ impl<'m> Waiter<'m> {
             // Also when the wait ends here: the next one shall not meet the same neighbour.
             let foreign = after.wrapping_sub(before) > FOREIGN_US * self.ticks_per_us;
             if foreign {
-                self.no_yield_before.set(after + FOREIGN_HOLD_US * self.ticks_per_us);
+                let hold = FOREIGN_HOLD_US * self.ticks_per_us;
+                self.no_yield_before.set(self.sleepers.met_foreign_load(after, hold));
             }
             let found = look();
             if found != Step::Idle {
@@ -348,7 +374,7 @@ impl<'m> Waiter<'m> {
     /// Sleeps until a look finds something; never returns `Idle`.
     fn park<S: Display>(&self, site: &impl Fn() -> S, look: &impl Fn() -> Step) -> Result<Step, Aborted> {
         let word = self.bell.0.word();
-        self.sleepers.0.fetch_add(1, Relaxed);
+        self.sleepers.count.fetch_add(1, Relaxed);
         word.store(1, Relaxed);
         heavy_fence();
         let ended = loop {
@@ -374,7 +400,7 @@ impl<'m> Waiter<'m> {
             }
         };
         word.store(0, Relaxed);
-        self.sleepers.0.fetch_sub(1, Relaxed);
+        self.sleepers.count.fetch_sub(1, Relaxed);
         ended
     }
 }
@@ -502,7 +528,7 @@ mod tests {
                 wait_for(|| self.rung.0.load(Acquire) >= n);
             }
             self.round.0.store(OVER, Release);
-            assert_eq!(self.sleepers.0.0.load(Relaxed), 0);
+            assert_eq!(self.sleepers.0.count.load(Relaxed), 0);
             lost.get()
         }
 

@@ -375,7 +375,7 @@ impl Seat {
             let route = &self.outlet.routes[net][to];
             route.listed.set(false);
             let account = mail.peers[to].account(net, self.near);
-            if route.credit.is_still_quiet() || route.credit.is_quiet(account, route.got()) {
+            if route.credit.is_still_quiet() || route.credit.is_quiet_at_first(account, route.got()) {
                 continue;
             }
             let (looked, eager) = (Cell::new(false), Cell::new(false));
