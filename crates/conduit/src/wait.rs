@@ -39,7 +39,9 @@
 //! sleep, and takes it back when it ends. A wait that ends earlier writes nothing.
 
 use crate::record::Record;
-use crate::sync::{AtomicU32, AtomicU64, Futex, Ordering::*, full_fence, heavy_fence, light_fence, ticks, ticks_per_us};
+use crate::sync::{
+    AtomicU32, AtomicU64, Futex, Ordering::*, full_fence, heavy_fence, light_fence, ticks, ticks_per_us,
+};
 use std::cell::Cell;
 use std::fmt::Display;
 
@@ -86,6 +88,9 @@ impl Step {
         if yes { Step::Done } else { Step::Idle }
     }
 }
+
+/// Says to somebody where a rank waits.
+type Says<'s> = &'s dyn Fn(&mut dyn FnMut(&dyn Display));
 
 /// The job was aborted while this rank waited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -292,11 +297,16 @@ impl<'m> Waiter<'m> {
             }
         }
         // A copy goes there, so that the one used here can stay in registers.
-        self.slow(&{ site }, &{ look })
+        let (site, look): (Says<'_>, _) = (&|say| say(&site()), &{ look });
+        match self.cores {
+            Cores::Own => self.slow(site, look),
+            // One for all waits, since it is cold at each turn.
+            Cores::Shared => self.slow::<dyn Fn() -> Step>(site, look),
+        }
     }
 
     #[inline(never)]
-    fn slow<S: Display>(&self, site: &impl Fn() -> S, look: &impl Fn() -> Step) -> Result<(), Aborted> {
+    fn slow<L: Fn() -> Step + ?Sized>(&self, site: Says<'_>, look: &L) -> Result<(), Aborted> {
         // How often something was served: that may be what this rank waits for.
         let mut served = 0u32;
         'again: loop {
@@ -317,7 +327,7 @@ impl<'m> Waiter<'m> {
                 Step::Busy => continue 'again,
                 Step::Idle => {}
             }
-            self.record.waiting(&site());
+            site(&mut |site| self.record.waiting(&site));
             let found = self.park(site, look);
             self.record.running();
             match found? {
@@ -328,7 +338,7 @@ impl<'m> Waiter<'m> {
     }
 
     #[inline(always)]
-    fn spin(&self, look: &impl Fn() -> Step) -> Step {
+    fn spin(&self, look: &(impl Fn() -> Step + ?Sized)) -> Step {
         let mut start = None;
         loop {
             for _ in 0..ROUND {
@@ -345,14 +355,15 @@ impl<'m> Waiter<'m> {
     }
 
     #[inline(always)]
-    fn yielding(&self, look: &impl Fn() -> Step) -> Step {
+    fn yielding(&self, look: &(impl Fn() -> Step + ?Sized)) -> Step {
         let start = ticks();
         if start < self.no_yield_before.get() {
             return Step::Idle;
         }
         let mut before = start;
         loop {
-            std::thread::yield_now();
+            // Without the C library's page in between.
+            rustix::thread::sched_yield();
             let after = ticks();
             // Also when the wait ends here: the next one shall not meet the same neighbour.
             let foreign = after.wrapping_sub(before) > FOREIGN_US * self.ticks_per_us;
@@ -372,7 +383,7 @@ impl<'m> Waiter<'m> {
     }
 
     /// Sleeps until a look finds something; never returns `Idle`.
-    fn park<S: Display>(&self, site: &impl Fn() -> S, look: &impl Fn() -> Step) -> Result<Step, Aborted> {
+    fn park(&self, site: Says<'_>, look: &(impl Fn() -> Step + ?Sized)) -> Result<Step, Aborted> {
         let word = self.bell.0.word();
         self.sleepers.count.fetch_add(1, Relaxed);
         word.store(1, Relaxed);
@@ -392,7 +403,7 @@ impl<'m> Waiter<'m> {
             if self.aborted() {
                 break Err(Aborted);
             }
-            self.record.still_waiting(&site());
+            site(&mut |site| self.record.still_waiting(&site));
             // Who was not rung has said that it sleeps all the time.
             if word.load(Relaxed) == 0 {
                 word.store(1, Relaxed);
@@ -522,7 +533,7 @@ mod tests {
                     }
                     Step::done(self.made.0.load(Acquire) >= n)
                 };
-                assert_eq!(waiter.park(&|| Site::here("test"), &look), Ok(Step::Done));
+                assert_eq!(waiter.park(&|say| say(&Site::here("test")), &look), Ok(Step::Done));
                 let by = n % 3;
                 hesitates = if looks.get() > 1 { (hesitates + by).min(LONGEST) } else { hesitates.saturating_sub(by) };
                 wait_for(|| self.rung.0.load(Acquire) >= n);

@@ -472,13 +472,13 @@ impl Conduit for Seat {
 
     #[inline(always)]
     fn progress(&self) -> bool {
-        self.serve(false, || false)
+        self.serve_messages()
     }
 
     fn wait(&self, site: Site, done: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
         let look = || match done() {
             true => Step::Done,
-            false if self.serve(false, || false) => Step::Busy,
+            false if self.serve_messages() => Step::Busy,
             false => Step::Idle,
         };
         self.waiter.until(|| site, look)
