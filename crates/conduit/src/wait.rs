@@ -2,12 +2,12 @@
 //!
 //! # Policy
 //! * [`Cores::Own`], every rank has a core: spin for 50 µs, never yield, park.
-//! * [`Cores::Shared`], ranks share cores: yield for 200 µs, which is several turns of all ranks of a core, and park. A yield that lasts longer than half a millisecond means
-//!   that somebody who does not yield back computes on this core: park at once for the next 50 ms, since a sleeper that
-//!   wakes preempts such a neighbour and a yielder does not.
-//!   All ranks of the node that do so end it at the same time. A rank that yields among others that park gets its turn
-//!   when none of them can run, which is late enough to look like a foreign load: if each had its own time, traffic that was once
-//!   disturbed would stay three times slower for as long as it lasts.
+//! * [`Cores::Shared`], ranks share cores: yield for 200 µs, which is several turns of all ranks of a core, and park. A
+//!   yield that lasts longer than half a millisecond means that somebody who does not yield back computes on this core: park at
+//!   once for the next 2 ms, and twice as long if that was not enough, 50 ms at most, since a sleeper that wakes preempts such a
+//!   neighbour and a yielder does not. All ranks of the node that do so end it at the same time. A rank that yields
+//!   among others that park gets its turn when none of them can run, which is late enough to look like a foreign load: if each
+//!   had its own time, traffic that was once disturbed would stay three times slower for as long as it lasts.
 //! * Work served during a wait ([`Step::Busy`]) restarts it, so that a rank that serves others does not fall asleep
 //!   in the middle of their traffic.
 //! * Every park is timed (a tenth of a second) and reads the job's abort word when it ends.
@@ -52,8 +52,9 @@ const PATIENCE_US: u64 = 50;
 const PATIENCE_SHARED_US: u64 = 200;
 /// A single yield that takes longer met a foreign load.
 const FOREIGN_US: u64 = 500;
-/// How long a rank that met a foreign load does not yield.
-const FOREIGN_HOLD_US: u64 = 50_000;
+/// How long ranks that met a foreign load do not yield, at first and at most. A short one is met once, and parking is three times slower than yielding.
+const FOREIGN_FIRST_US: u64 = 2_000;
+const FOREIGN_MOST_US: u64 = 50_000;
 /// The longest time that a rank sleeps without looking at its condition and at the abort word.
 const PARK_NS: u64 = 100_000_000;
 /// Times that a rank serves others between two looks at the abort word.
@@ -133,13 +134,15 @@ impl Bell {
 pub struct Sleepers {
     /// How many are parked, or about to be.
     count: AtomicU32,
-    /// When whoever met a foreign load yields again, in ticks.
+    /// For how long those who met a foreign load last did not yield, in microseconds.
+    hold: AtomicU32,
+    /// When they yield again, in ticks.
     no_yield_before: AtomicU64,
 }
 
 impl Default for Sleepers {
     fn default() -> Self {
-        Sleepers { count: AtomicU32::new(0), no_yield_before: AtomicU64::new(0) }
+        Sleepers { count: AtomicU32::new(0), hold: AtomicU32::new(0), no_yield_before: AtomicU64::new(0) }
     }
 }
 
@@ -150,18 +153,25 @@ impl Sleepers {
         self.count.load(Relaxed) != 0
     }
 
-    /// A rank has met a foreign load: until when does it not yield? The same time for all who meet one before that.
+    /// A rank has met a foreign load: until when does it not yield? The same time for all who meet one before that, and
+    /// twice as long if it is met again soon.
     #[cold]
     #[inline(never)]
-    fn met_foreign_load(&self, now: u64, hold: u64) -> u64 {
-        let told = self.no_yield_before.load(Relaxed);
-        // Nobody means more than a hold, unless the counter has gone back.
-        if told.wrapping_sub(now) <= hold {
+    fn met_foreign_load(&self, now: u64, ticks_per_us: u64) -> u64 {
+        let (told, last) = (self.no_yield_before.load(Relaxed), u64::from(self.hold.load(Relaxed)));
+        // Nobody means more than the longest, unless the counter has gone back.
+        if told.wrapping_sub(now) <= FOREIGN_MOST_US * ticks_per_us {
             return told;
         }
-        match self.no_yield_before.compare_exchange(told, now + hold, Relaxed, Relaxed) {
-            Ok(_) => now + hold,
-            Err(other) => other.min(now + hold),
+        let again = now.wrapping_sub(told) <= last * ticks_per_us;
+        let hold = if again { (2 * last).min(FOREIGN_MOST_US) } else { FOREIGN_FIRST_US };
+        let until = now + hold * ticks_per_us;
+        match self.no_yield_before.compare_exchange(told, until, Relaxed, Relaxed) {
+            Ok(_) => {
+                self.hold.store(hold as u32, Relaxed);
+                until
+            }
+            Err(other) => other.min(until),
         }
     }
 }
@@ -368,8 +378,7 @@ impl<'m> Waiter<'m> {
             // Also when the wait ends here: the next one shall not meet the same neighbour.
             let foreign = after.wrapping_sub(before) > FOREIGN_US * self.ticks_per_us;
             if foreign {
-                let hold = FOREIGN_HOLD_US * self.ticks_per_us;
-                self.no_yield_before.set(self.sleepers.met_foreign_load(after, hold));
+                self.no_yield_before.set(self.sleepers.met_foreign_load(after, self.ticks_per_us));
             }
             let found = look();
             if found != Step::Idle {

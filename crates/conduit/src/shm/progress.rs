@@ -264,8 +264,8 @@ impl Seat {
         }
         match served {
             0 => rest.in_vain(),
-            // Ranks that share cores come back late enough.
-            _ if self.node.cores == Cores::Shared => {}
+            // Ranks that share cores come back late enough, and there may be more than one visit serves.
+            _ if self.node.cores == Cores::Shared || served >= DRAIN => {}
             _ => rest.served(self.outlet.ticks_per_us),
         }
         served > 0
