@@ -159,7 +159,7 @@ impl Net {
                 let buffer = which;
                 // SAFETY: its completion has just been read, and it is left by whoever has dealt with the message.
                 let bytes = unsafe { self.received(buffer, entry.len) };
-                let message = self.read_message(node.ranks(), bytes);
+                let message = self.read_message(node.ranks(), bytes).map(|message| self.hear(node, message));
                 message.as_ref().filter(|m| m.net().is_some()).into_iter().for_each(|m| self.hold(m.cost()));
                 let message = message.filter(|message| self.is_next(early, message)).and_then(|message| {
                     let left = self.take(node, message);
