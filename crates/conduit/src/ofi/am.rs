@@ -962,7 +962,15 @@ impl Seat {
 
     /// Does this rank wait for anything from other nodes?
     pub(super) fn awaits(&self, net: &Net) -> bool {
-        !self.not_quiet.borrow().is_empty() || self.started.get() != net.ops[self.i].completed()
+        let mut not_quiet = self.not_quiet.borrow_mut();
+        while let Some(&(lane, whose)) = not_quiet.last() {
+            if !self.is_quiet_to(net, lane, whose) {
+                return true;
+            }
+            self.listed[lane][whose].set(false);
+            not_quiet.pop();
+        }
+        self.started.get() != net.ops[self.i].completed()
     }
 
     /// Waits until everything that this rank has sent or started has ended.

@@ -23,6 +23,7 @@ use super::endpoint::Entry;
 use super::heartbeat::Heart;
 use super::{Net, Seat, one_more};
 use crate::shm::Node;
+use crate::wait::Cores;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -308,12 +309,13 @@ impl Seat {
     pub(crate) fn look(&self, node: &Node) -> bool {
         let net = node.net().expect("a seat has its network");
         self.looks.set(self.looks.get().wrapping_add(1));
-        let now = self.looks.get().is_multiple_of(SELDOM) || !net.settings.thread;
-        if !(now || net.owes() || self.awaits(net)) {
+        let (awaits, shared) = (self.awaits(net), node.cores() == Cores::Shared);
+        let now = awaits || shared || self.looks.get().is_multiple_of(SELDOM) || !net.settings.thread;
+        if !(now || net.owes()) {
             return false;
         }
         self.is_at_it(net);
-        let times = if self.awaits(net) { INSISTENT } else { 1 };
+        let times = if awaits && !shared { INSISTENT } else { 1 };
         (0..times).any(|_| net.poll(node))
     }
 }
