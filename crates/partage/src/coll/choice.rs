@@ -13,8 +13,10 @@ use std::rc::Rc;
 const PACKETS: [usize; 2] = [16 << 10, 64 << 10];
 /// Blocks up to this length are short.
 const SHORT: usize = 64 << 10;
-/// How many shapes are remembered.
-const REMEMBERED: usize = 64;
+/// Shapes are remembered in so many sets, by what they are like.
+const SETS: usize = 64;
+/// Of each set so many.
+const WAYS: usize = 8;
 /// The source of a permutation that is not known yet.
 pub(super) const UNKNOWN: u32 = u32::MAX;
 
@@ -182,24 +184,37 @@ impl Prepared {
     }
 }
 
-/// Plans that were made, by their keys.
+/// Plans that were made, by their keys. A program has as many as it has roots, sync modes and lengths in its loops: one that is made
+/// anew in each turn costs more than the call.
 #[derive(Debug)]
-pub(crate) struct Cache(Box<[Slot]>);
-
-type Slot = Option<(Key, Rc<Prepared>)>;
+pub(crate) struct Cache(Box<[Vec<(Key, Rc<Prepared>)>]>);
 
 impl Default for Cache {
     fn default() -> Cache {
-        Cache((0..REMEMBERED).map(|_| None).collect())
+        Cache((0..SETS).map(|_| vec![]).collect())
     }
 }
 
 impl Cache {
     #[inline(always)]
-    fn slot(&mut self, key: &Key) -> &mut Slot {
-        let ends = key.ends ^ key.ends >> 29;
-        let hash = key.what >> 40 ^ ends.wrapping_mul(7) ^ u64::from(key.len.trailing_zeros() << 3);
-        &mut self.0[hash as usize % REMEMBERED]
+    fn set(&self, key: &Key) -> usize {
+        let all = key.what ^ key.ends.rotate_left(21) ^ key.len.rotate_left(43);
+        (all.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % SETS
+    }
+
+    #[inline(always)]
+    fn get(&self, key: &Key) -> Option<&Rc<Prepared>> {
+        self.0[self.set(key)].iter().find(|(k, _)| k == key).map(|(_, prepared)| prepared)
+    }
+
+    /// The oldest of many is forgotten.
+    fn keep(&mut self, key: Key, prepared: Rc<Prepared>) {
+        let i = self.set(&key);
+        let set = &mut self.0[i];
+        if set.len() == WAYS {
+            set.remove(0);
+        }
+        set.push((key, prepared));
     }
 }
 
@@ -207,21 +222,17 @@ impl Engine {
     /// The plans for a call of this kind. Whatever it says is the same on all members, but for the steps.
     #[inline]
     pub(super) fn prepared(&self, inner: &Inner, key: &Key) -> Rc<Prepared> {
-        let mut cache = self.prepared.borrow_mut();
-        let slot = cache.slot(key);
-        match slot {
-            Some((k, prepared)) if k == key => prepared.clone(),
-            _ => {
-                let prepared = Rc::new(self.prepare(inner, &key.call()));
-                *slot = Some((*key, prepared.clone()));
-                prepared
-            }
+        if let Some(prepared) = self.prepared.borrow().get(key) {
+            return prepared.clone();
         }
+        let prepared = Rc::new(self.prepare(inner, &key.call()));
+        self.prepared.borrow_mut().keep(*key, prepared.clone());
+        prepared
     }
 
     /// Are there plans for it already?
     pub(super) fn is_prepared(&self, key: &Key) -> bool {
-        self.prepared.borrow_mut().slot(key).as_ref().is_some_and(|(k, _)| k == key)
+        self.prepared.borrow().get(key).is_some()
     }
 
     #[cold]
