@@ -541,7 +541,7 @@ impl Engine {
             let waits = || Waits::new(self, task, step);
             self.wait_near(inner, task.site, task.epoch(), waits, ready)?;
         } else {
-            self.tell_what_was_taken();
+            self.tell_what_was_taken(inner, task.site);
         }
         Ok(BLOCK)
     }
@@ -556,7 +556,7 @@ impl Engine {
         waits: impl Fn() -> Waits<'a> + Copy,
         ready: impl Fn() -> bool + Copy,
     ) -> Result<(), Aborted> {
-        self.tell_what_was_taken();
+        self.tell_what_was_taken(inner, site);
         match self.is_of_all {
             true => inner.wait_saying(waits, ready),
             false => self.wait_unless_left(inner, site, epoch, &waits, &ready),
@@ -604,14 +604,14 @@ impl Engine {
         }
     }
 
-    /// A letter of a member that is reached by stores has been read; it is told later.
+    /// A letter of a member has been read; it is told later.
     #[inline(always)]
-    pub(super) fn was_taken(&self, context: usize, from: usize, number: u64) {
+    pub(super) fn was_taken(&self, inner: &Inner, site: Site, context: usize, from: usize, number: u64) {
         let mut owed = self.owed.borrow_mut();
         owed.push((context, from, number));
         if owed.len() == OWED {
             drop(owed);
-            self.tell_all();
+            self.tell_all(inner, site);
         }
     }
 
@@ -642,21 +642,33 @@ impl Engine {
     /// Tells senders which of their letters were taken, so that they may write others. Whoever waits does it before: a sender may be what
     /// it waits for.
     #[inline]
-    fn tell_what_was_taken(&self) {
+    fn tell_what_was_taken(&self, inner: &Inner, site: Site) {
         if !self.owed.borrow().is_empty() {
-            self.tell_all();
+            self.tell_all(inner, site);
         }
     }
 
     #[inline(never)]
-    pub(super) fn tell_all(&self) {
-        let mut owed = self.owed.borrow_mut();
-        for &(context, from, number) in owed.iter() {
-            self.desk.to(from).expect("reached by stores").taken[context].set(number);
+    fn tell_all(&self, inner: &Inner, site: Site) {
+        // To send may take a wait, in which others are taken.
+        let mut owed = self.owed.take();
+        for &(context, from, number) in &owed {
+            match self.desk.to(from) {
+                Some(inlet) => inlet.taken[context].set(number),
+                None => {
+                    let notice = Notice::Add { offset: self.words[context].taken, value: 1 };
+                    inner.send_notice(site, At::guarded(self.rank_of(from).0, 0), &[], notice);
+                }
+            }
         }
         light_fence();
         owed.iter().for_each(|&(_, from, _)| self.desk.ring(from));
         owed.clear();
+        // The memory is kept.
+        let mut now = self.owed.borrow_mut();
+        if now.is_empty() {
+            *now = owed;
+        }
     }
 
     /// The same, which also ends when a rank has entered something else.
@@ -669,7 +681,7 @@ impl Engine {
         ready: &dyn Fn() -> bool,
     ) -> Result<bool, Aborted> {
         let ready = || ready() || (task.place.begun.get() && self.disagrees(task));
-        self.tell_what_was_taken();
+        self.tell_what_was_taken(inner, task.site);
         let is = match BLOCK {
             true => {
                 let waits = || Waits::new(self, task, step);

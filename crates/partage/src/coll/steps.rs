@@ -447,10 +447,7 @@ impl Now<'_> {
     /// A letter has been read.
     #[inline(always)]
     fn taken(&self, from: usize, number: u64) {
-        match self.engine.desk.to(from) {
-            Some(_) => self.engine.was_taken(self.context, from, number),
-            None => self.add_far(from, self.engine.words[self.context].taken),
-        }
+        self.engine.was_taken(self.inner, self.task.site, self.context, from, number);
     }
 
     /// Whether this rank is the last one.
