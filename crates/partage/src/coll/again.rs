@@ -282,7 +282,7 @@ impl Call<'_> {
                 desk.from(from).told[number].letter.read(&mut words[..len.div_ceil(8)]);
                 // SAFETY: as above.
                 unsafe { copy::between(self.at(dst), words.as_ptr().cast(), len) };
-                engine.was_taken(self.inner, Site { call: self.name, at: self.at }, number, from, next);
+                engine.was_taken(number, from, next);
             }
             Op::TakeCombine { from, dst, len, before } => {
                 let next = self.letter(number, context, from, wait)?;
@@ -291,7 +291,7 @@ impl Call<'_> {
                 let src = Elements { at: words.as_mut_ptr().cast(), shared: false };
                 // SAFETY: as above.
                 unsafe { self.combine(src, dst, len, before) };
-                engine.was_taken(self.inner, Site { call: self.name, at: self.at }, number, from, next);
+                engine.was_taken(number, from, next);
             }
             Op::Signal { to, signal } => engine.tell(number, to, signal),
             Op::Wait { from, signal, n } => {

@@ -15,6 +15,11 @@
 //! for a rank that has taken all, but computes, or waits outside of collectives, until that rank enters another one: under
 //! no sync mode may a program count on more.
 //!
+//! To tell another node takes a message, and mostly it knows: a rank begins with `e` when it has ended all up to `e - `[`WINDOW`], so whoever
+//! hears from it in `e` knows that it has taken what was sent to it until then. A letter of `t` is followed by the next in its context in
+//! `t + APART` at the earliest, so its reader owes an answer when it begins with that or a later one, unless it has sent a letter to the sender in `t + WINDOW`,
+//! which the sender takes in that collective: and no collective waits for a later one.
+//!
 //! # Memory
 //! A task has addresses of its caller's buffers. Blocking calls borrow them until they return; started ones are
 //! borrowed by a scope, which ends when no task is left, or when the job ends and all tasks are given up.
@@ -67,8 +72,13 @@ pub(crate) struct Engine {
     pub prepared: RefCell<Cache>,
     pub(super) known: RefCell<Memory>,
     pub asked: Asked,
-    /// Letters that were taken, of which their senders have not been told: context, sender and number.
+    /// Letters that were taken, of which their senders on this node have not been told: context, sender and number.
     owed: RefCell<Vec<(usize, usize, u64)>>,
+    /// The same of senders on other nodes, with the number of the collective.
+    debts: RefCell<Vec<(u64, usize, usize, u64)>>,
+    /// The last collectives, and one, in which something came from each member, and in which a letter went to it by a message.
+    heard: Box<[Cell<u64>]>,
+    said: Box<[Cell<u64>]>,
 }
 
 /// The context of the `e`-th collective. They are taken in turn, but begin one later each time: else roots that are taken in turn, as
@@ -79,6 +89,9 @@ pub(super) fn context_of(epoch: u64) -> usize {
 
 /// Collectives that are so far apart may have the same context; nearer ones have not.
 const APART: u64 = CONTEXTS as u64 - 1;
+
+/// So many may be under way: one less, so that who has begun with one has ended the one that had the next one's context.
+const WINDOW: u64 = APART - 1;
 
 /// So many letters are taken before their senders are told, unless this rank has to wait.
 const OWED: usize = CONTEXTS / 2;
@@ -110,6 +123,9 @@ pub(super) struct Known {
     /// So many of them were taken, as far as is known.
     pub(super) letters_taken: Cell<u64>,
     pub(super) letters_got: Cell<u64>,
+    /// In which collective the last one was sent, and of how many of the other's it was told that they were taken, by messages.
+    letter_of: Cell<u64>,
+    letters_told: Cell<u64>,
     /// Its last claim, and the last of the other's that it has taken.
     claimed: Cell<u64>,
     taken: Cell<u64>,
@@ -251,7 +267,7 @@ impl Task {
         self.first.get()
     }
 
-    fn epoch(&self) -> u64 {
+    pub(super) fn epoch(&self) -> u64 {
         self.first.get() + self.place.part.get() as u64
     }
 }
@@ -363,6 +379,9 @@ impl Engine {
             known: RefCell::default(),
             asked: Asked::default(),
             owed: RefCell::new(Vec::with_capacity(OWED)),
+            debts: RefCell::default(),
+            heard: (0..n).map(|_| Cell::new(0)).collect(),
+            said: (0..n).map(|_| Cell::new(0)).collect(),
             is_of_all: false,
             members,
             desk,
@@ -464,11 +483,14 @@ impl Engine {
             let epoch = task.epoch();
             let context = context_of(epoch);
             if !place.begun.get() {
-                if inner.calls.has_other() && epoch >= APART {
-                    let is_free = || self.have_ended(inner, epoch - APART);
+                if inner.calls.has_other() && epoch >= WINDOW {
+                    let is_free = || self.have_ended(inner, epoch - WINDOW);
                     if !self.wait::<BLOCK>(inner, task, None, is_free)? {
                         return Ok(false);
                     }
+                }
+                if !self.debts.borrow().is_empty() {
+                    self.pay(inner, task.site, epoch);
                 }
                 if inner.check && part == 0 {
                     self.sign(inner, task);
@@ -541,7 +563,7 @@ impl Engine {
             let waits = || Waits::new(self, task, step);
             self.wait_near(inner, task.site, task.epoch(), waits, ready)?;
         } else {
-            self.tell_what_was_taken(inner, task.site);
+            self.tell_what_was_taken();
         }
         Ok(BLOCK)
     }
@@ -556,7 +578,7 @@ impl Engine {
         waits: impl Fn() -> Waits<'a> + Copy,
         ready: impl Fn() -> bool + Copy,
     ) -> Result<(), Aborted> {
-        self.tell_what_was_taken(inner, site);
+        self.tell_what_was_taken();
         match self.is_of_all {
             true => inner.wait_saying(waits, ready),
             false => self.wait_unless_left(inner, site, epoch, &waits, &ready),
@@ -604,22 +626,63 @@ impl Engine {
         }
     }
 
-    /// A letter of a member has been read; it is told later.
+    /// A letter of a member on another node has been read.
+    #[cold]
+    pub(super) fn was_taken_far(&self, epoch: u64, context: usize, from: usize, number: u64) {
+        self.debts.borrow_mut().push((epoch, context, from, number));
+    }
+
+    /// A letter of a member that is reached by stores has been read; it is told later.
     #[inline(always)]
-    pub(super) fn was_taken(&self, inner: &Inner, site: Site, context: usize, from: usize, number: u64) {
+    pub(super) fn was_taken(&self, context: usize, from: usize, number: u64) {
         let mut owed = self.owed.borrow_mut();
         owed.push((context, from, number));
         if owed.len() == OWED {
             drop(owed);
-            self.tell_all(inner, site);
+            self.tell_all();
         }
     }
 
     /// Which of its letters a member has taken. The counts of all contexts are in two lines, which are fetched once for all.
     #[inline(never)]
     pub(super) fn look_what_was_taken(&self, by: usize) {
-        let contexts = self.contexts.iter().zip(&self.desk.from(by).taken);
-        contexts.for_each(|(context, taken)| context.peers[by].letters_taken.set(taken.get()));
+        for (context, taken) in self.contexts.iter().zip(&self.desk.from(by).taken) {
+            let known = &context.peers[by].letters_taken;
+            known.set(known.get().max(taken.get()));
+        }
+    }
+
+    /// Something came from a member in this collective.
+    #[inline(always)]
+    pub(super) fn hears(&self, from: usize, epoch: u64) {
+        self.heard[from].set(self.heard[from].get().max(epoch + 1));
+    }
+
+    /// Has this member, on another node, taken the last letter that went to it in this context, as can be told from what came from it since?
+    #[inline(always)]
+    pub(super) fn must_have_taken(&self, context: usize, by: usize) -> bool {
+        let is_far = self.desk.to(by).is_none();
+        is_far && self.heard[by].get() > self.contexts[context].peers[by].letter_of.get() + WINDOW
+    }
+
+    /// A letter goes to a member on another node.
+    #[cold]
+    pub(super) fn sends_far(&self, context: usize, to: usize, epoch: u64) {
+        self.contexts[context].peers[to].letter_of.set(epoch);
+        self.said[to].set(self.said[to].get().max(epoch + 1));
+    }
+
+    /// Tells members on other nodes which of their letters were taken, if they do not know and may have to when this collective begins.
+    #[cold]
+    fn pay(&self, inner: &Inner, site: Site, epoch: u64) {
+        let due: Vec<_> = self.debts.borrow_mut().extract_if(.., |&mut (of, ..)| of + APART <= epoch).collect();
+        for (of, context, from, number) in due {
+            if self.said[from].get() <= of + WINDOW {
+                let told = self.contexts[context].peers[from].letters_told.replace(number);
+                let notice = Notice::Add { offset: self.words[context].taken, value: number - told };
+                inner.send_notice(site, At::guarded(self.rank_of(from).0, 0), &[], notice);
+            }
+        }
     }
 
     /// Arrives, where all members are on this node; whether it is the last one.
@@ -642,33 +705,21 @@ impl Engine {
     /// Tells senders which of their letters were taken, so that they may write others. Whoever waits does it before: a sender may be what
     /// it waits for.
     #[inline]
-    fn tell_what_was_taken(&self, inner: &Inner, site: Site) {
+    fn tell_what_was_taken(&self) {
         if !self.owed.borrow().is_empty() {
-            self.tell_all(inner, site);
+            self.tell_all();
         }
     }
 
     #[inline(never)]
-    fn tell_all(&self, inner: &Inner, site: Site) {
-        // To send may take a wait, in which others are taken.
-        let mut owed = self.owed.take();
-        for &(context, from, number) in &owed {
-            match self.desk.to(from) {
-                Some(inlet) => inlet.taken[context].set(number),
-                None => {
-                    let notice = Notice::Add { offset: self.words[context].taken, value: 1 };
-                    inner.send_notice(site, At::guarded(self.rank_of(from).0, 0), &[], notice);
-                }
-            }
+    fn tell_all(&self) {
+        let mut owed = self.owed.borrow_mut();
+        for &(context, from, number) in owed.iter() {
+            self.desk.to(from).expect("reached by stores").taken[context].set(number);
         }
         light_fence();
         owed.iter().for_each(|&(_, from, _)| self.desk.ring(from));
         owed.clear();
-        // The memory is kept.
-        let mut now = self.owed.borrow_mut();
-        if now.is_empty() {
-            *now = owed;
-        }
     }
 
     /// The same, which also ends when a rank has entered something else.
@@ -681,7 +732,7 @@ impl Engine {
         ready: &dyn Fn() -> bool,
     ) -> Result<bool, Aborted> {
         let ready = || ready() || (task.place.begun.get() && self.disagrees(task));
-        self.tell_what_was_taken(inner, task.site);
+        self.tell_what_was_taken();
         let is = match BLOCK {
             true => {
                 let waits = || Waits::new(self, task, step);

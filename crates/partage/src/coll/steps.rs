@@ -120,8 +120,9 @@ impl Now<'_> {
                 let (sent, taken) = (known.letters_sent.get(), &desk.from(*to).taken[self.context]);
                 if known.letters_taken.get() < sent {
                     engine.look_what_was_taken(*to);
+                    let must_have = || engine.must_have_taken(self.context, *to);
                     if known.letters_taken.get() < sent {
-                        if !wait!(|| taken.get() >= sent)? {
+                        if !wait!(|| taken.get() >= sent || must_have())? {
                             return Ok(false);
                         }
                         known.letters_taken.set(sent);
@@ -143,7 +144,10 @@ impl Now<'_> {
             Step::Wait { from, signal, n } => {
                 let until = self.known(*from).heard[*signal as usize].get() + *n as u64;
                 let count = &desk.from(*from).told[self.context].signals.0[*signal as usize];
-                return wait!(|| count.get() >= until);
+                if !wait!(|| count.get() >= until)? {
+                    return Ok(false);
+                }
+                engine.hears(*from, self.task.epoch());
             }
             Step::Arrive | Step::Last { .. } => {
                 let (hall, before) = (desk.hall(self.context), context.mine.get());
@@ -362,6 +366,7 @@ impl Now<'_> {
         match self.engine.desk.to(to) {
             Some(_) => self.engine.post(self.context, to, &words[..len.div_ceil(8)], number),
             None => {
+                self.engine.sends_far(self.context, to, self.task.epoch());
                 let Words { letter, number: offset, .. } = self.engine.words[self.context];
                 let notice = Notice::Add { offset, value: 1 };
                 let bytes = &bytemuck::cast_slice(&words)[..len];
@@ -447,7 +452,13 @@ impl Now<'_> {
     /// A letter has been read.
     #[inline(always)]
     fn taken(&self, from: usize, number: u64) {
-        self.engine.was_taken(self.inner, self.task.site, self.context, from, number);
+        match self.engine.desk.to(from) {
+            Some(_) => self.engine.was_taken(self.context, from, number),
+            None => {
+                self.engine.hears(from, self.task.epoch());
+                self.engine.was_taken_far(self.task.epoch(), self.context, from, number);
+            }
+        }
     }
 
     /// Whether this rank is the last one.
