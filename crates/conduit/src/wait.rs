@@ -614,6 +614,25 @@ mod tests {
         assert_eq!(lost, 0, "wakes were lost");
     }
 
+    #[test]
+    fn those_who_met_a_foreign_load_yield_again_together() {
+        let (node, now) = (Sleepers::default(), 1_000_000);
+        let first = node.met_foreign_load(now, 1);
+        assert_eq!(first, now + FOREIGN_FIRST_US);
+        assert_eq!(node.met_foreign_load(now + FOREIGN_FIRST_US / 2, 1), first);
+        // Again and again: twice as long each time, up to the most.
+        let (mut until, mut hold) = (first, FOREIGN_FIRST_US);
+        for _ in 0..8 {
+            let (now, next) = (until + hold / 2, (2 * hold).min(FOREIGN_MOST_US));
+            (until, hold) = (node.met_foreign_load(now, 1), next);
+            assert_eq!(until, now + hold);
+        }
+        // After a while it is another one, also for a counter that has gone back.
+        let later = until + FOREIGN_MOST_US + 1;
+        assert_eq!(node.met_foreign_load(later, 1), later + FOREIGN_FIRST_US);
+        assert_eq!(node.met_foreign_load(7, 1), 7 + FOREIGN_FIRST_US);
+    }
+
     const MEMORY: &str = "WAIT_TESTS_MEMORY";
 
     fn map(file: impl AsFd) -> Mapping {
