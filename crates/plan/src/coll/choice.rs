@@ -166,6 +166,10 @@ impl Table {
         all_reduce.node.cores.more:0-256:doubling:mail \
         prefix_reduce.node.cores.more:0-256:dissemination:mail \
         any.node:0-256:flat:mail \
+        gather_all.node.crowded.private:1k-256k:flat:pull@32k \
+        all_reduce.node.two.private:16k-:flat:pull@64k \
+        all_reduce.node.crowded.private:1k-256k:tree4:pull \
+        reduce.node.two.private:16k-256k:flat:pull@32k \
         all_reduce.node.two:0-16k:flat:pull;slices:split;slices:pull \
         all_reduce.node:0-1k:flat:pull;slices:split;slices:pull \
         reduce.node.two:0-16k:flat:pull;slices:split;slices:pull \
