@@ -187,7 +187,9 @@ impl Prepared {
 /// Plans that were made, by their keys. A program has as many as it has roots, sync modes and lengths in its loops: one that is made
 /// anew in each turn costs more than the call.
 #[derive(Debug)]
-pub(crate) struct Cache(Box<[Vec<(Key, Rc<Prepared>)>]>);
+pub(crate) struct Cache(Box<[Set]>);
+
+type Set = Vec<(Key, Rc<Prepared>)>;
 
 impl Default for Cache {
     fn default() -> Cache {

@@ -147,18 +147,29 @@ impl Table {
         scatter.node.all:0-1k:last;1k-:flat:pull \
         gather.node.all.two:0-1k:leader;1k-512k:flat:split;512k-:flat:push \
         gather.node.all:0-1k:last;1k-:flat:push \
+        gather_all.node.all.two:0-256:last;256-4k:flat:pull;4k-:flat:push \
+        gather_all.node.all.crowded:0-1k:last;1k-256k:flat:pull;256k-:flat:push \
         gather_all.node.all:0-256:last;256-:flat:push \
+        exchange.node.all.two:0-256:last;256-4k:flat:pull;4k-:flat:push \
+        exchange.node.all.crowded:0-1k:last;1k-256k:flat:pull;256k-:flat:push \
         exchange.node.all:0-256:last;256-512k:flat:push;512k-:flat:pull \
         permute.node.all:0-256:last;256-:flat:push \
         all_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-512k:coop@16k;512k-:slices:split \
+        all_reduce.node.all.crowded:0-4k:last;4k-32k:coop@8k;32k-:coop@16k \
         all_reduce.node.all:0-1k:last;1k-:slices:split \
         reduce.node.all.two:0-1k:leader;1k-16k:flat:pull;16k-512k:slices:split;512k-:coop@16k \
+        reduce.node.all.crowded:0-4k:last;4k-256k:flat:pull;256k-:coop@16k \
         reduce.node.all:0-1k:last;1k-:slices:split \
         prefix_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-512k:slices:split;512k-:flat:pull \
+        prefix_reduce.node.all.crowded:0-16k:last;16k-512k:coop@8k;512k-:slices:split \
         prefix_reduce.node.all:0-1k:last;1k-:slices:split \
         all_reduce.node.cores.more:0-256:doubling:mail \
         prefix_reduce.node.cores.more:0-256:dissemination:mail \
         any.node:0-256:flat:mail \
+        gather_all.node.crowded.private:1k-256k:flat:pull@32k \
+        all_reduce.node.two.private:16k-:flat:pull@64k \
+        all_reduce.node.crowded.private:1k-256k:tree4:pull \
+        reduce.node.two.private:16k-256k:flat:pull@32k \
         all_reduce.node.two:0-16k:flat:pull;slices:split;slices:pull \
         all_reduce.node:0-1k:flat:pull;slices:split;slices:pull \
         reduce.node.two:0-16k:flat:pull;slices:split;slices:pull \
