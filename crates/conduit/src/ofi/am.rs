@@ -558,6 +558,7 @@ impl Net {
         let owing = std::mem::take(&mut *self.owing.lock().unwrap_or_else(PoisonError::into_inner));
         self.owed.fetch_sub(owing.len(), Relaxed);
         self.untold.store(0, Relaxed);
+        self.in_vain.store(0, Relaxed);
         let each = self.extents.len();
         for at in owing {
             let (account, source) = (&self.accounts[at], at % each);
@@ -606,6 +607,11 @@ impl Net {
     fn say_returned(&self, ranks: &Ranks, net: usize, rank: usize, to: usize, returned: u32) {
         let head = self.head(CREDIT, rank, to, net as u16);
         self.post_or_keep(ranks.place(to).0, head, bytes_of(&[returned, 0]), &[]);
+    }
+
+    /// Is there anybody who has not been told?
+    pub(super) fn owes_word(&self) -> bool {
+        self.owed.load(Relaxed) != 0
     }
 
     /// Is there anything that nobody has been able to send yet?

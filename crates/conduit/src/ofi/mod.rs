@@ -226,6 +226,8 @@ pub struct Net {
     owed: AtomicUsize,
     /// How many messages have ended since sources were told; about.
     untold: AtomicU32,
+    /// How many looks were in vain since then.
+    in_vain: AtomicU32,
     signals: Signals,
     /// Held by whoever reads the completion queue: what comes is put into order under it.
     reading: Mutex<Early>,
@@ -475,6 +477,7 @@ impl Net {
             owing: Mutex::default(),
             owed: AtomicUsize::new(0),
             untold: AtomicU32::new(0),
+            in_vain: AtomicU32::new(0),
             reading: Mutex::default(),
             buffers: (0..am::BUFFERS).map(Buffer::new).collect(),
             idle_buffers: Mutex::new((0..am::BUFFERS).collect()),

@@ -36,6 +36,8 @@ const BATCH: usize = 16;
 const SELDOM: u32 = 4;
 /// One that awaits something looks so often before it does anything else.
 const INSISTENT: usize = 4;
+/// So many looks in vain are made before sources are told what has ended.
+const IN_VAIN: u32 = 3;
 /// How long the thread dozes while ranks look.
 const DOZE_NS: u64 = 1_000_000;
 /// How long it sleeps in the queue.
@@ -102,12 +104,14 @@ impl Net {
     /// Posts and sends what could not be before; true if something was sent. Whoever waits for room tries again.
     fn settle(&self, node: &Node) -> bool {
         let sent = self.settle_some(node);
-        self.tell_ended(node.ranks());
+        if self.owes_word() && self.in_vain.fetch_add(1, Relaxed) + 1 >= IN_VAIN {
+            self.tell_ended(node.ranks());
+        }
         sent
     }
 
-    /// The same, but sources are told of a few messages that have ended at the next look that finds nothing: a rank that has got
-    /// what it waits for answers first. If it computes instead, the thread looks.
+    /// The same, but sources are told of a few messages that have ended only after [`IN_VAIN`] looks that find nothing: a rank that has got
+    /// what it waits for answers first, and that goes along. If it computes instead, the thread tells.
     fn settle_some(&self, node: &Node) -> bool {
         self.post_buffers();
         let sent = self.send_kept();
@@ -243,6 +247,7 @@ impl Net {
                 continue;
             }
             while self.poll(node) {}
+            self.tell_ended(node.ranks());
             // What finds no room makes no event when there is some, and neither does a put into a FIFO.
             self.endpoint.wait(if self.owes() || self.has_fifos() { SLEEP / 100 } else { SLEEP });
         }
