@@ -6,8 +6,8 @@
 //! A request to a process or a call to a rank costs [credits](crate::credits) of its length, and has them until it has ended. Everything is counted
 //! in credits. A message ends by its reply, which the source
 //! counts when it has handled it (`got`), or without one, which the target counts (`ended`) and tells: with the next message
-//! to that source, or in one of its own when it has looked through what had come and somebody looks again and finds nothing, or
-//! when there are [`UNTOLD`]. Told is the whole count, so what is
+//! to that source, or in one of its own when it has looked through what had come and somebody has looked again in vain a few times, or
+//! when there are `UNTOLD`. Told is the whole count, so what is
 //! told twice or overtaken does no harm. A rank is quiet when it has sent as many as have been told and got.
 //!
 //! Nobody waits for ever for what is held back. An account whose count has grown is listed; who takes it from the list reads the

@@ -290,7 +290,6 @@ pub struct Seat {
     bytes: Cell<u64>,
     puts: Cell<u64>,
     gets: Cell<u64>,
-    looks: Cell<u32>,
     turns: letters::Turns,
     signals: Sender,
 }
@@ -601,7 +600,7 @@ impl Seat {
         let listed = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(false)).collect());
         let wants = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(false)).collect());
         let asked = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(None)).collect());
-        let (total, started, bytes, puts, gets, looks, turns) = Default::default();
+        let (total, started, bytes, puts, gets, turns) = Default::default();
         let (not_quiet, signals, stalls, loans) = Default::default();
         Seat {
             i: rank - ranks.mine().start,
@@ -619,7 +618,6 @@ impl Seat {
             bytes,
             puts,
             gets,
-            looks,
             turns,
             signals,
         }
