@@ -6,8 +6,8 @@
 //! A request to a process or a call to a rank costs [credits](crate::credits) of its length, and has them until it has ended. Everything is counted
 //! in credits. A message ends by its reply, which the source
 //! counts when it has handled it (`got`), or without one, which the target counts (`ended`) and tells: with the next message
-//! to that source, or in one of its own when it has looked through what had come and somebody looks again and finds nothing, or
-//! when there are [`UNTOLD`]. Told is the whole count, so what is
+//! to that source, or in one of its own when it has looked through what had come and somebody has looked again in vain a few times, or
+//! when there are `UNTOLD`. Told is the whole count, so what is
 //! told twice or overtaken does no harm. A rank is quiet when it has sent as many as have been told and got.
 //!
 //! Nobody waits for ever for what is held back. An account whose count has grown is listed; who takes it from the list reads the
@@ -558,6 +558,7 @@ impl Net {
         let owing = std::mem::take(&mut *self.owing.lock().unwrap_or_else(PoisonError::into_inner));
         self.owed.fetch_sub(owing.len(), Relaxed);
         self.untold.store(0, Relaxed);
+        self.in_vain.store(0, Relaxed);
         let each = self.extents.len();
         for at in owing {
             let (account, source) = (&self.accounts[at], at % each);
@@ -606,6 +607,11 @@ impl Net {
     fn say_returned(&self, ranks: &Ranks, net: usize, rank: usize, to: usize, returned: u32) {
         let head = self.head(CREDIT, rank, to, net as u16);
         self.post_or_keep(ranks.place(to).0, head, bytes_of(&[returned, 0]), &[]);
+    }
+
+    /// Is there anybody who has not been told?
+    pub(super) fn owes_word(&self) -> bool {
+        self.owed.load(Relaxed) != 0
     }
 
     /// Is there anything that nobody has been able to send yet?

@@ -226,6 +226,8 @@ pub struct Net {
     owed: AtomicUsize,
     /// How many messages have ended since sources were told; about.
     untold: AtomicU32,
+    /// How many looks were in vain since then.
+    in_vain: AtomicU32,
     signals: Signals,
     /// Held by whoever reads the completion queue: what comes is put into order under it.
     reading: Mutex<Early>,
@@ -288,7 +290,6 @@ pub struct Seat {
     bytes: Cell<u64>,
     puts: Cell<u64>,
     gets: Cell<u64>,
-    looks: Cell<u32>,
     turns: letters::Turns,
     signals: Sender,
 }
@@ -475,6 +476,7 @@ impl Net {
             owing: Mutex::default(),
             owed: AtomicUsize::new(0),
             untold: AtomicU32::new(0),
+            in_vain: AtomicU32::new(0),
             reading: Mutex::default(),
             buffers: (0..am::BUFFERS).map(Buffer::new).collect(),
             idle_buffers: Mutex::new((0..am::BUFFERS).collect()),
@@ -598,7 +600,7 @@ impl Seat {
         let listed = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(false)).collect());
         let wants = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(false)).collect());
         let asked = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(None)).collect());
-        let (total, started, bytes, puts, gets, looks, turns) = Default::default();
+        let (total, started, bytes, puts, gets, turns) = Default::default();
         let (not_quiet, signals, stalls, loans) = Default::default();
         Seat {
             i: rank - ranks.mine().start,
@@ -616,7 +618,6 @@ impl Seat {
             bytes,
             puts,
             gets,
-            looks,
             turns,
             signals,
         }

@@ -6,8 +6,7 @@
 //! are counted for their ranks, which are rung.
 //!
 //! # Who looks
-//! * A rank that waits: at every look while it awaits something of the network, at every fourth otherwise, since looking
-//!   costs a system call with tcp.
+//! * A rank that waits or polls: once at every look, and several times while it awaits an answer of the network and nobody else needs its core.
 //! * A thread of the process, while no rank does: it sleeps in the queue's descriptor. While ranks look, it dozes elsewhere
 //!   for a millisecond at a time: a sleeper beside somebody who looks is woken for every message and makes it twice as slow.
 //!   A rank that goes to sleep hands over to it at once; one that begins to compute does not, so its process serves nobody
@@ -32,10 +31,10 @@ use std::time::{Duration, Instant};
 
 /// Entries that are read at a time.
 const BATCH: usize = 16;
-/// A rank that awaits nothing looks at every so manieth chance.
-const SELDOM: u32 = 4;
-/// One that awaits something looks so often before it does anything else.
+/// A rank that has a core, and awaits something, looks so often before it does anything else.
 const INSISTENT: usize = 4;
+/// So many looks in vain are made before sources are told what has ended.
+const IN_VAIN: u32 = 3;
 /// How long the thread dozes while ranks look.
 const DOZE_NS: u64 = 1_000_000;
 /// How long it sleeps in the queue.
@@ -102,12 +101,14 @@ impl Net {
     /// Posts and sends what could not be before; true if something was sent. Whoever waits for room tries again.
     fn settle(&self, node: &Node) -> bool {
         let sent = self.settle_some(node);
-        self.tell_ended(node.ranks());
+        if self.owes_word() && self.in_vain.fetch_add(1, Relaxed) + 1 >= IN_VAIN {
+            self.tell_ended(node.ranks());
+        }
         sent
     }
 
-    /// The same, but sources are told of a few messages that have ended at the next look that finds nothing: a rank that has got
-    /// what it waits for answers first. If it computes instead, the thread looks.
+    /// The same, but sources are told of a few messages that have ended only after `IN_VAIN` looks that find nothing: a rank that has got
+    /// what it waits for answers first, and that goes along. If it computes instead, the thread tells.
     fn settle_some(&self, node: &Node) -> bool {
         self.post_buffers();
         let sent = self.send_kept();
@@ -243,6 +244,7 @@ impl Net {
                 continue;
             }
             while self.poll(node) {}
+            self.tell_ended(node.ranks());
             // What finds no room makes no event when there is some, and neither does a put into a FIFO.
             self.endpoint.wait(if self.owes() || self.has_fifos() { SLEEP / 100 } else { SLEEP });
         }
@@ -308,14 +310,8 @@ impl Seat {
     #[inline]
     pub(crate) fn look(&self, node: &Node) -> bool {
         let net = node.net().expect("a seat has its network");
-        self.looks.set(self.looks.get().wrapping_add(1));
-        let (awaits, shared) = (self.awaits(net), node.cores() == Cores::Shared);
-        let now = awaits || shared || self.looks.get().is_multiple_of(SELDOM) || !net.settings.thread;
-        if !(now || net.owes()) {
-            return false;
-        }
         self.is_at_it(net);
-        let times = if awaits && !shared { INSISTENT } else { 1 };
+        let times = if node.cores() == Cores::Own && self.awaits(net) { INSISTENT } else { 1 };
         (0..times).any(|_| net.poll(node))
     }
 }
