@@ -14,6 +14,7 @@ use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 
+pub mod again;
 pub mod am;
 pub mod array;
 pub mod atomic;
@@ -57,6 +58,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(&remote::CASES)
         .chain(&mailbox::CASES)
         .chain(&coll::CASES)
+        .chain(&again::CASES)
         .chain(&reduce::CASES)
         .chain(&counts::CASES)
         .chain(&team::CASES)

@@ -57,6 +57,14 @@ fn four_ranks() {
     every_split(4);
 }
 
+/// As programs that are not debugged have them: calls are not compared, and those that were made before are remembered.
+#[test]
+fn collectives_that_are_not_compared() {
+    for (ranks, procs) in [(1, 1), (2, 2), (3, 1), (5, 2), (7, 7)] {
+        suite(ranks, procs, &[("PARTAGE_CHECK", "0"), ("ONLY", "coll"), SHORT]);
+    }
+}
+
 /// Is there time for all of it?
 fn is_every() -> bool {
     std::env::var_os("EVERY_SPLIT").is_some()

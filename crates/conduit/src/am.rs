@@ -19,7 +19,7 @@ use bytemuck::{Pod, Zeroable, bytes_of};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The most bytes of arguments.
@@ -279,13 +279,8 @@ impl Landing {
 
 /// The handlers of a process, by number. They are only added, each before any message for it can come.
 pub(crate) struct Table {
-    /// Null, or what a box was.
-    entries: Box<[AtomicPtr<Entry>]>,
-    /// Held by who adds.
-    adding: Mutex<()>,
+    entries: Box<[OnceLock<&'static dyn Handler>]>,
 }
-
-struct Entry(&'static dyn Handler);
 
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -295,8 +290,7 @@ impl fmt::Debug for Table {
 
 impl Table {
     pub fn new() -> Table {
-        let entries = (0..Head::HANDLERS).map(|_| AtomicPtr::default()).collect();
-        let table = Table { entries, adding: Mutex::default() };
+        let table = Table { entries: (0..Head::HANDLERS).map(|_| OnceLock::new()).collect() };
         for (number, handler) in reference::handlers() {
             assert!(number < reference::HANDLERS && table.set(number, handler));
         }
@@ -306,27 +300,11 @@ impl Table {
     /// Gives a handler its number; false if another has it, or there are no such numbers.
     pub fn set(&self, number: u16, handler: &'static dyn Handler) -> bool {
         let Some(entry) = self.entries.get(number as usize) else { return false };
-        let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(there) = self.get(number) {
-            return std::ptr::addr_eq(there, handler);
-        }
-        entry.store(Box::into_raw(Box::new(Entry(handler))), Release);
-        true
+        std::ptr::addr_eq(*entry.get_or_init(|| handler), handler)
     }
 
     #[inline(always)]
     pub fn get(&self, number: u16) -> Option<&'static dyn Handler> {
-        let entry = self.entries.get(number as usize)?.load(Acquire);
-        // SAFETY: null, or an entry that stays as long as this table; the handler itself is static.
-        unsafe { entry.as_ref() }.map(|e| e.0)
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        for entry in self.entries.iter_mut().map(|e| *e.get_mut()).filter(|e| !e.is_null()) {
-            // SAFETY: came from a box in `set`, once.
-            drop(unsafe { Box::from_raw(entry) });
-        }
+        self.entries.get(number as usize)?.get().copied()
     }
 }

@@ -177,15 +177,14 @@ pub(crate) fn prefetch_to_write<T>(at: *const T) {
 }
 
 /// Asks for a line that will be read soon.
-#[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn prefetch_to_read<T>(at: *const T) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
     // SAFETY: a hint, which may be given for any address.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }
-    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    #[cfg(any(not(target_arch = "x86_64"), loom, miri))]
     let _ = at;
 }
 
@@ -243,6 +242,10 @@ impl Inlet {
         self.next.store(start + n as u64, Relaxed);
         if !self.solo {
             self.lock.store(0, Release);
+        }
+        // There are more, as it seems: they come while handlers run.
+        if n == BATCH {
+            (0..BATCH).for_each(|i| prefetch_to_read(self.ring.slot(start + (n + i) as u64)));
         }
         // SAFETY: the first n were written above.
         unsafe { &*(&raw const batch[..n] as *const [Message]) }
@@ -374,6 +377,12 @@ impl Credit {
     pub fn is_quiet(&self, account: &Account, got: &Got) -> bool {
         self.silent.set(account.silent());
         self.is_answered(got)
+    }
+
+    /// The same at first: a target that has always replied, as far as is known, is not asked.
+    #[inline(always)]
+    pub fn is_quiet_at_first(&self, account: &Account, got: &Got) -> bool {
+        self.is_answered(got) || self.silent.get() != 0 && self.is_quiet(account, got)
     }
 
     /// The same by what is known of the target: no memory of its is touched.

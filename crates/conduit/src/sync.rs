@@ -13,7 +13,7 @@
 //!
 //! All processes of a node must take part before anyone leaves its fences out: each says whether it can ([`can_be_light`]) when processes
 //! meet at the start, and if all can, signals are light ([`be_light`]). Who can makes its heavy fences heavy from
-//! then on, before it knows what comes of it. The pair is right only if one of its sides is a heavy one: two that are light order
+//! then on, before it knows what comes of it; if nobody's signals will be light, they are full ones again. The pair is right only if one of its sides is a heavy one: two that are light order
 //! nothing. Neither carries data: what is published is ordered by its own release and acquire, which is all
 //! that a sanitizer sees, and all that it needs to.
 //!
@@ -128,7 +128,15 @@ pub fn can_be_light() -> bool {
 /// node at a time. (Tests have several, of one process each: any of them may decide.)
 pub fn be_light(light: bool) {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    MODE.light.store(light && MODE.heavy.load(Ordering::Relaxed), Ordering::Relaxed);
+    {
+        MODE.light.store(light && MODE.heavy.load(Ordering::Relaxed), Ordering::Relaxed);
+        // Where nobody's are light, nobody's need be heavy. A thread of this process that found light ones before has
+        // passed the last heavy one when the next fence is not.
+        if !light {
+            heavy_fence();
+            MODE.heavy.store(false, Ordering::Relaxed);
+        }
+    }
     #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
     let _ = light;
 }

@@ -2,9 +2,12 @@
 //!
 //! # Policy
 //! * [`Cores::Own`], every rank has a core: spin for 50 µs, never yield, park.
-//! * [`Cores::Shared`], ranks share cores: yield for 200 µs, which is several turns of all ranks of a core, and park. A yield that lasts longer than half a millisecond means
-//!   that somebody who does not yield back computes on this core: park at once for the next 50 ms, since a sleeper that
-//!   wakes preempts such a neighbour and a yielder does not.
+//! * [`Cores::Shared`], ranks share cores: yield for 200 µs, which is several turns of all ranks of a core, and park. A
+//!   yield that lasts longer than half a millisecond means that somebody who does not yield back computes on this core: park at
+//!   once for the next 2 ms, and twice as long if that was not enough, 50 ms at most, since a sleeper that wakes preempts such a
+//!   neighbour and a yielder does not. All ranks of the node that do so end it at the same time. A rank that yields
+//!   among others that park gets its turn when none of them can run, which is late enough to look like a foreign load: if each
+//!   had its own time, traffic that was once disturbed would stay three times slower for as long as it lasts.
 //! * Work served during a wait ([`Step::Busy`]) restarts it, so that a rank that serves others does not fall asleep
 //!   in the middle of their traffic.
 //! * Every park is timed (a tenth of a second) and reads the job's abort word when it ends.
@@ -36,7 +39,9 @@
 //! sleep, and takes it back when it ends. A wait that ends earlier writes nothing.
 
 use crate::record::Record;
-use crate::sync::{AtomicU32, Futex, Ordering::*, full_fence, heavy_fence, light_fence, ticks, ticks_per_us};
+use crate::sync::{
+    AtomicU32, AtomicU64, Futex, Ordering::*, full_fence, heavy_fence, light_fence, ticks, ticks_per_us,
+};
 use std::cell::Cell;
 use std::fmt::Display;
 
@@ -47,10 +52,13 @@ const PATIENCE_US: u64 = 50;
 const PATIENCE_SHARED_US: u64 = 200;
 /// A single yield that takes longer met a foreign load.
 const FOREIGN_US: u64 = 500;
-/// How long a rank that met a foreign load does not yield.
-const FOREIGN_HOLD_US: u64 = 50_000;
+/// How long ranks that met a foreign load do not yield, at first and at most. A short one is met once, and parking is three times slower than yielding.
+const FOREIGN_FIRST_US: u64 = 2_000;
+const FOREIGN_MOST_US: u64 = 50_000;
 /// The longest time that a rank sleeps without looking at its condition and at the abort word.
 const PARK_NS: u64 = 100_000_000;
+/// Times that a rank serves others between two looks at the abort word.
+const SERVED: u32 = 16;
 /// Looks at the condition between two looks at the clock.
 const ROUND: u32 = 64;
 
@@ -81,6 +89,9 @@ impl Step {
         if yes { Step::Done } else { Step::Idle }
     }
 }
+
+/// Says to somebody where a rank waits.
+type Says<'s> = &'s dyn Fn(&mut dyn FnMut(&dyn Display));
 
 /// The job was aborted while this rank waited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,14 +128,21 @@ impl Bell {
     }
 }
 
-/// How many ranks of a node are parked, or about to be.
+/// What a node's ranks know of each other's waits.
 #[derive(Debug)]
-#[cfg_attr(not(loom), repr(transparent))]
-pub struct Sleepers(AtomicU32);
+#[cfg_attr(not(loom), repr(C))]
+pub struct Sleepers {
+    /// How many are parked, or about to be.
+    count: AtomicU32,
+    /// For how long those who met a foreign load last did not yield, in microseconds.
+    hold: AtomicU32,
+    /// When they yield again, in ticks.
+    no_yield_before: AtomicU64,
+}
 
 impl Default for Sleepers {
     fn default() -> Self {
-        Sleepers(AtomicU32::new(0))
+        Sleepers { count: AtomicU32::new(0), hold: AtomicU32::new(0), no_yield_before: AtomicU64::new(0) }
     }
 }
 
@@ -132,7 +150,29 @@ impl Sleepers {
     /// Are there any? After a [`light_fence`] that follows the publication.
     #[inline(always)]
     pub fn any(&self) -> bool {
-        self.0.load(Relaxed) != 0
+        self.count.load(Relaxed) != 0
+    }
+
+    /// A rank has met a foreign load: until when does it not yield? The same time for all who meet one before that, and
+    /// twice as long if it is met again soon.
+    #[cold]
+    #[inline(never)]
+    fn met_foreign_load(&self, now: u64, ticks_per_us: u64) -> u64 {
+        let (told, last) = (self.no_yield_before.load(Relaxed), u64::from(self.hold.load(Relaxed)));
+        // Nobody means more than the longest, unless the counter has gone back.
+        if told.wrapping_sub(now) <= FOREIGN_MOST_US * ticks_per_us {
+            return told;
+        }
+        let again = now.wrapping_sub(told) <= last * ticks_per_us;
+        let hold = if again { (2 * last).min(FOREIGN_MOST_US) } else { FOREIGN_FIRST_US };
+        let until = now + hold * ticks_per_us;
+        match self.no_yield_before.compare_exchange(told, until, Relaxed, Relaxed) {
+            Ok(_) => {
+                self.hold.store(hold as u32, Relaxed);
+                until
+            }
+            Err(other) => other.min(until),
+        }
     }
 }
 
@@ -267,32 +307,37 @@ impl<'m> Waiter<'m> {
             }
         }
         // A copy goes there, so that the one used here can stay in registers.
-        self.slow(&{ site }, &{ look })
+        let (site, look): (Says<'_>, _) = (&|say| say(&site()), &{ look });
+        match self.cores {
+            Cores::Own => self.slow(site, look),
+            // One for all waits, since it is cold at each turn.
+            Cores::Shared => self.slow::<dyn Fn() -> Step>(site, look),
+        }
     }
 
     #[inline(never)]
-    fn slow<S: Display>(&self, site: &impl Fn() -> S, look: &impl Fn() -> Step) -> Result<(), Aborted> {
-        // Set when something was served: that may be what this rank waits for.
-        let mut served = false;
+    fn slow<L: Fn() -> Step + ?Sized>(&self, site: Says<'_>, look: &L) -> Result<(), Aborted> {
+        // How often something was served: that may be what this rank waits for.
+        let mut served = 0u32;
         'again: loop {
             let patience = match self.cores {
                 _ if cfg!(loom) => Step::Idle,
                 Cores::Own => self.spin(look),
                 // To yield first would cost a turn of all others.
-                Cores::Shared => match served.then(look) {
+                Cores::Shared => match (served > 0).then(look) {
                     None | Some(Step::Idle) => self.yielding(look),
                     Some(found) => found,
                 },
             };
-            served = true;
+            served = served.wrapping_add(1);
             match patience {
                 Step::Done => return Ok(()),
-                // Also who always has something to serve hears that the job is over.
-                Step::Busy if self.aborted() => return Err(Aborted),
+                // Also who always has something to serve hears that the job is over, but does not ask each time.
+                Step::Busy if served.is_multiple_of(SERVED) && self.aborted() => return Err(Aborted),
                 Step::Busy => continue 'again,
                 Step::Idle => {}
             }
-            self.record.waiting(&site());
+            site(&mut |site| self.record.waiting(&site));
             let found = self.park(site, look);
             self.record.running();
             match found? {
@@ -303,7 +348,7 @@ impl<'m> Waiter<'m> {
     }
 
     #[inline(always)]
-    fn spin(&self, look: &impl Fn() -> Step) -> Step {
+    fn spin(&self, look: &(impl Fn() -> Step + ?Sized)) -> Step {
         let mut start = None;
         loop {
             for _ in 0..ROUND {
@@ -320,19 +365,20 @@ impl<'m> Waiter<'m> {
     }
 
     #[inline(always)]
-    fn yielding(&self, look: &impl Fn() -> Step) -> Step {
+    fn yielding(&self, look: &(impl Fn() -> Step + ?Sized)) -> Step {
         let start = ticks();
         if start < self.no_yield_before.get() {
             return Step::Idle;
         }
         let mut before = start;
         loop {
-            std::thread::yield_now();
+            // Without the C library's page in between.
+            rustix::thread::sched_yield();
             let after = ticks();
             // Also when the wait ends here: the next one shall not meet the same neighbour.
             let foreign = after.wrapping_sub(before) > FOREIGN_US * self.ticks_per_us;
             if foreign {
-                self.no_yield_before.set(after + FOREIGN_HOLD_US * self.ticks_per_us);
+                self.no_yield_before.set(self.sleepers.met_foreign_load(after, self.ticks_per_us));
             }
             let found = look();
             if found != Step::Idle {
@@ -346,9 +392,9 @@ impl<'m> Waiter<'m> {
     }
 
     /// Sleeps until a look finds something; never returns `Idle`.
-    fn park<S: Display>(&self, site: &impl Fn() -> S, look: &impl Fn() -> Step) -> Result<Step, Aborted> {
+    fn park(&self, site: Says<'_>, look: &(impl Fn() -> Step + ?Sized)) -> Result<Step, Aborted> {
         let word = self.bell.0.word();
-        self.sleepers.0.fetch_add(1, Relaxed);
+        self.sleepers.count.fetch_add(1, Relaxed);
         word.store(1, Relaxed);
         heavy_fence();
         let ended = loop {
@@ -366,7 +412,7 @@ impl<'m> Waiter<'m> {
             if self.aborted() {
                 break Err(Aborted);
             }
-            self.record.still_waiting(&site());
+            site(&mut |site| self.record.still_waiting(&site));
             // Who was not rung has said that it sleeps all the time.
             if word.load(Relaxed) == 0 {
                 word.store(1, Relaxed);
@@ -374,7 +420,7 @@ impl<'m> Waiter<'m> {
             }
         };
         word.store(0, Relaxed);
-        self.sleepers.0.fetch_sub(1, Relaxed);
+        self.sleepers.count.fetch_sub(1, Relaxed);
         ended
     }
 }
@@ -496,13 +542,13 @@ mod tests {
                     }
                     Step::done(self.made.0.load(Acquire) >= n)
                 };
-                assert_eq!(waiter.park(&|| Site::here("test"), &look), Ok(Step::Done));
+                assert_eq!(waiter.park(&|say| say(&Site::here("test")), &look), Ok(Step::Done));
                 let by = n % 3;
                 hesitates = if looks.get() > 1 { (hesitates + by).min(LONGEST) } else { hesitates.saturating_sub(by) };
                 wait_for(|| self.rung.0.load(Acquire) >= n);
             }
             self.round.0.store(OVER, Release);
-            assert_eq!(self.sleepers.0.0.load(Relaxed), 0);
+            assert_eq!(self.sleepers.0.count.load(Relaxed), 0);
             lost.get()
         }
 
@@ -566,6 +612,25 @@ mod tests {
             sleeper.join().unwrap()
         });
         assert_eq!(lost, 0, "wakes were lost");
+    }
+
+    #[test]
+    fn those_who_met_a_foreign_load_yield_again_together() {
+        let (node, now) = (Sleepers::default(), 1_000_000);
+        let first = node.met_foreign_load(now, 1);
+        assert_eq!(first, now + FOREIGN_FIRST_US);
+        assert_eq!(node.met_foreign_load(now + FOREIGN_FIRST_US / 2, 1), first);
+        // Again and again: twice as long each time, up to the most.
+        let (mut until, mut hold) = (first, FOREIGN_FIRST_US);
+        for _ in 0..8 {
+            let (now, next) = (until + hold / 2, (2 * hold).min(FOREIGN_MOST_US));
+            (until, hold) = (node.met_foreign_load(now, 1), next);
+            assert_eq!(until, now + hold);
+        }
+        // After a while it is another one, also for a counter that has gone back.
+        let later = until + FOREIGN_MOST_US + 1;
+        assert_eq!(node.met_foreign_load(later, 1), later + FOREIGN_FIRST_US);
+        assert_eq!(node.met_foreign_load(7, 1), 7 + FOREIGN_FIRST_US);
     }
 
     const MEMORY: &str = "WAIT_TESTS_MEMORY";

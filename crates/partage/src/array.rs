@@ -43,6 +43,7 @@ use std::any::type_name;
 use std::fmt;
 use std::ops::{Bound, Range, RangeBounds};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes of a fill or a copy that travel at a time.
 const AT_A_TIME: usize = 64 << 10;
@@ -59,10 +60,16 @@ pub struct SharedArray<T> {
     pub(crate) spread: Spread,
     /// What can be reached of it by a copy.
     parts: Parts<T>,
-    /// How many elements are mine.
+    /// How many elements are mine, and where; null if there are none.
     pub(crate) mine: usize,
+    pub(crate) own: *mut u8,
     pub(crate) slot: u16,
+    /// Which of all arrays of this process it is: no two have the same number, also one after the other.
+    pub(crate) number: u64,
 }
+
+/// How many arrays this process has had.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl Team {
     /// Collective: a zeroed array over all members. A bare length means blocked. All give the same layout and type; if one
@@ -102,7 +109,12 @@ impl Team {
             parts = parts.in_a_row(spread.layout().first(), len);
         }
         let mine = spread.part_len(self.rank().index());
-        Ok(SharedArray { inner, group, len, start, spread, parts, mine, slot })
+        let own = match mine * size_of::<T>() {
+            0 => std::ptr::null_mut(),
+            bytes => inner.own_table().locate(At { rank: me.0, offset: start }, bytes).expect("agreed"),
+        };
+        let number = NUMBER.fetch_add(1, Relaxed);
+        Ok(SharedArray { inner, group, len, start, spread, parts, mine, own, slot, number })
     }
 }
 

@@ -141,13 +141,16 @@ impl Inner {
     /// Serves others: handlers' messages, remote calls, results.
     #[inline(always)]
     pub fn progress(self: &Rc<Self>) -> bool {
-        let served = self
-            .seat
-            .serve(self.calls.has_more(), || self.serve_calls() | self.serve_desk() | self.serve_collectives());
+        let served = self.seat.serve(self.calls.has_more(), |more| self.serve_some(more));
         if served {
             self.served.set(self.served.get().wrapping_add(1));
         }
         served
+    }
+
+    #[inline(never)]
+    fn serve_some(self: &Rc<Self>, more: bool) -> bool {
+        self.seat.serve_some(more, || self.serve_calls() | self.serve_desk() | self.serve_collectives())
     }
 
     #[inline(always)]

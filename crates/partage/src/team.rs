@@ -266,7 +266,7 @@ impl Team {
         let node = seat.node();
         let all_have_come = || {
             let arrived = seat.barrier().arrive(Tag::Call(Call::Report, 0), u64::MAX);
-            if seat.barrier().wait(arrived, seat.waiter(), || *site, || seat.serve(false, || false)).is_err() {
+            if seat.barrier().wait(arrived, seat.waiter(), || *site, || seat.serve_messages()).is_err() {
                 fail::job_is_over();
             }
         };

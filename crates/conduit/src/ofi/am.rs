@@ -5,9 +5,16 @@
 //! # Credits and ends
 //! A request to a process or a call to a rank costs [credits](crate::credits) of its length, and has them until it has ended. Everything is counted
 //! in credits. A message ends by its reply, which the source
-//! counts when it has handled it (`got`), or without one, which the target counts (`ended`) and tells: with the next reply
-//! to that source, or in a message of its own when it has looked through what had come. Told is the whole count, so what is
+//! counts when it has handled it (`got`), or without one, which the target counts (`ended`) and tells: with the next message
+//! to that source, or in one of its own when it has looked through what had come and somebody looks again and finds nothing, or
+//! when there are [`UNTOLD`]. Told is the whole count, so what is
 //! told twice or overtaken does no harm. A rank is quiet when it has sent as many as have been told and got.
+//!
+//! Nobody waits for ever for what is held back. An account whose count has grown is listed; who takes it from the list reads the
+//! count after that, and sends it unless a message has taken that count, or a later one, with it (`told`, which is raised only when that message is
+//! the network's, or kept). A rank that waits looks again, and one that computes leaves it to the thread; without a thread
+//! nothing is held back but for messages to go with.
+//!
 //! Loans and recalls are told together with what has ended, needs and returns in messages of their own
 //! (`CREDIT`). None of these takes credits: there is one for each message that has ended, or for each change of a loan.
 //!
@@ -53,8 +60,8 @@ pub(super) const UNTOLD: u32 = 16;
 /// Bytes of replies that are kept before requests are put aside.
 pub const KEPT: usize = 4 << 20;
 /// The longest message.
-pub const LONGEST: usize = size_of::<Wire>() + ARGS + LARGE;
-const _: () = assert!(LONGEST <= UNIT * MOST as usize);
+pub const LONGEST: usize = size_of::<Wire>() + size_of::<u64>() + ARGS + LARGE;
+const _: () = assert!(LONGEST - size_of::<u64>() <= UNIT * MOST as usize);
 /// Receive buffers. What comes when all are in use waits in the network.
 pub(super) const BUFFERS: usize = 64;
 /// How long a provider may take to accept them all.
@@ -67,7 +74,7 @@ const INJECTED: usize = 128;
 /// More messages of a source cannot be under way to a process.
 const MOST_EARLY: u32 = 1 << 24;
 
-/// What goes before a message: the job's secret, and its [`Head`].
+/// What goes before a message: the job's secret, and its [`Head`]; then the word of what has ended, if it has one.
 type Wire = [u64; 3];
 
 /// What a message is.
@@ -86,6 +93,8 @@ struct Head {
     kind: u8,
     /// Of a request or call, and of its answer.
     cost: Cost,
+    /// Of a request or call: so many credits of the target's requests to the source's process have ended without a reply.
+    ended: Option<u32>,
 }
 
 /// Ranks have numbers below this.
@@ -94,24 +103,31 @@ pub(super) const RANKS: u32 = 1 << 23;
 impl Head {
     fn to_wire(self, nonce: u64) -> Wire {
         let ranks = u64::from(self.source) | u64::from(self.wants) << 23 | u64::from(self.target) << 24;
+        let ranks = ranks | u64::from(self.ended.is_some()) << 47;
         let lengths = u64::from(self.payload) | u64::from(self.args) << 17;
         let what = u64::from(self.kind) << 24 | u64::from(self.cost.class()) << 28;
         [nonce, ranks | u64::from(self.handler) << 48, (lengths | what) << 32 | u64::from(self.number)]
     }
 
-    /// None if the cost is none.
+    /// Bytes before the arguments.
+    fn len(&self) -> usize {
+        size_of::<Wire>() + self.ended.map_or(0, |_| size_of::<u64>())
+    }
+
+    /// None if the cost is none. What has ended, if it says so, is in the next word.
     fn from_wire([_, ranks, rest]: Wire) -> Option<Head> {
         let what = (rest >> 32) as u32;
         Some(Head {
             source: ranks as u32 % RANKS,
             wants: ranks >> 23 & 1 == 1,
-            target: (ranks >> 24) as u32 & 0xff_ffff,
+            target: (ranks >> 24) as u32 % RANKS,
             handler: (ranks >> 48) as u16,
             number: rest as u32,
             payload: what & 0x1_ffff,
             args: (what >> 17) as u8 & 0x7f,
             kind: (what >> 24) as u8 & 0xf,
             cost: Cost::from_class((what >> 28) as u8)?,
+            ended: (ranks >> 47 & 1 == 1).then_some(0),
         })
     }
 }
@@ -164,8 +180,11 @@ fn whose(ranks: &Ranks, net: usize, rank: usize) -> usize {
 /// What a process counts for a source on another node.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// Credits of what has ended without a reply.
+    /// Credits of what has ended without a reply, and how much of that it has been told.
     ended: AtomicU32,
+    told: AtomicU32,
+    /// There is something else to tell it, which only a message of its own does.
+    more: AtomicBool,
     /// Credits that were lent to it and recalled.
     lent: AtomicU32,
     recalled: AtomicU32,
@@ -338,11 +357,15 @@ impl Net {
     fn post(&self, process: usize, head: Head, args: &[u8], payload: &[u8]) -> bool {
         assert!(args.len() <= ARGS && payload.len() <= LARGE, "{} bytes in a message", payload.len());
         let head = Head { args: args.len() as u8, payload: payload.len() as u32, ..head };
-        let from = size_of::<Wire>() + args.len().next_multiple_of(8);
+        let first = head.len();
+        let from = first + args.len().next_multiple_of(8);
         let len = (from + payload.len()).next_multiple_of(8);
         let fill = |bytes: &mut [u8]| {
             bytes[..size_of::<Wire>()].copy_from_slice(bytes_of(&head.to_wire(self.nonce)));
-            bytes[size_of::<Wire>()..][..args.len()].copy_from_slice(args);
+            if let Some(ended) = head.ended {
+                bytes[size_of::<Wire>()..first].copy_from_slice(bytes_of(&u64::from(ended)));
+            }
+            bytes[first..][..args.len()].copy_from_slice(args);
             bytes[from..][..payload.len()].copy_from_slice(payload);
         };
         let peer = self.peers[process].expect("a process of another node");
@@ -461,10 +484,29 @@ impl Net {
         payload: &[u8],
     ) {
         let kind = if net == AM { REPLY } else { RESULT };
-        let number = self.accounts[self.account(net, from, to)].ended.load(Acquire);
+        let account = &self.accounts[self.account(net, from, to)];
+        let number = account.ended.load(Acquire);
         let head = Head { number, cost, ..self.head(kind, from, to, handler) };
         self.held.fetch_sub(cost.credits(), Relaxed);
         self.post_or_keep(ranks.place(to).0, head, args, payload);
+        raise(&account.told, number);
+    }
+
+    /// Sends a request or call if there is room, and with it what `head.target` has not been told of its requests, unless that alone
+    /// would make it too long to be injected.
+    fn post_with_ended(&self, process: usize, head: Head, args: &[u8], payload: &[u8]) -> bool {
+        let account = &self.accounts[head.target as usize];
+        let ended = account.ended.load(Acquire);
+        let len = size_of::<Wire>() + args.len().next_multiple_of(8) + payload.len().next_multiple_of(8);
+        let least = self.endpoint.inject_size().min(INJECTED);
+        if ended == account.told.load(Relaxed) || (len <= least && len + size_of::<u64>() > least) {
+            return self.post(process, head, args, payload);
+        }
+        let posted = self.post(process, Head { ended: Some(ended), ..head }, args, payload);
+        if posted {
+            raise(&account.told, ended);
+        }
+        posted
     }
 
     /// The lane of messages to `target`, a rank of this process.
@@ -494,6 +536,12 @@ impl Net {
         self.list(at);
     }
 
+    /// Who has this account is to be told of it in a message of its own.
+    pub(super) fn tell_more(&self, at: usize) {
+        self.accounts[at].more.store(true, Release);
+        self.list(at);
+    }
+
     /// Who has this account is to be told of it.
     fn list(&self, at: usize) {
         if !self.accounts[at].listed.swap(true, AcqRel) {
@@ -515,7 +563,11 @@ impl Net {
             let (account, source) = (&self.accounts[at], at % each);
             // What ends from here on is listed anew.
             account.listed.swap(false, AcqRel);
-            let number = account.ended.load(Acquire);
+            let (number, more) = (account.ended.load(Acquire), account.more.swap(false, AcqRel));
+            if !more && number == account.told.load(Relaxed) {
+                continue;
+            }
+            raise(&account.told, number);
             let (net, target) = if at < each { (AM, self.first) } else { (CALL, self.first + at / each - 1) };
             let head = Head { number, ..self.head(ENDED, target, source, net as u16) };
             // A loan is read before what was recalled of it.
@@ -534,7 +586,7 @@ impl Net {
             // Who reads the second has read the first, or a later one.
             raise(&self.accounts[at].lent, lent);
             raise(&self.accounts[at].recalled, recalled);
-            self.list(at);
+            self.tell_more(at);
         }
     }
 
@@ -724,6 +776,16 @@ impl Net {
         }
     }
 
+    /// What a request or call says besides, which is done as soon as it has come; the message without it.
+    pub(super) fn hear<'m>(&self, node: &Node, mut message: Message<'m>) -> Message<'m> {
+        if let Some(ended) = message.head.ended.take() {
+            let (source, target) = (message.head.source as usize, message.head.target as usize);
+            self.was_told(node.ranks(), AM, target, source, ended);
+            node.ring(node.ranks().near(target));
+        }
+        message
+    }
+
     fn was_told(&self, ranks: &Ranks, net: usize, rank: usize, source: usize, ended: u32) {
         let more = raise(&self.desks[rank - self.first].silent[net][whose(ranks, net, source)], ended);
         if more > 0 {
@@ -745,7 +807,12 @@ impl<'m> Message<'m> {
     fn read(nonce: u64, bytes: &'m [u8]) -> Option<Message<'m>> {
         let (wire, rest) = bytes.split_first_chunk::<{ size_of::<Wire>() }>()?;
         let wire: Wire = bytemuck::pod_read_unaligned(wire);
-        let head = Head::from_wire(wire).filter(|_| wire[0] == nonce)?;
+        let mut head = Head::from_wire(wire).filter(|_| wire[0] == nonce)?;
+        let mut rest = rest;
+        if let Some(ended) = &mut head.ended {
+            let (word, after) = rest.split_first_chunk::<{ size_of::<u64>() }>()?;
+            (*ended, rest) = (u64::from_ne_bytes(*word) as u32, after);
+        }
         let args = rest.get(..head.args.into()).filter(|args| args.len() <= ARGS)?;
         let payload = rest.get(args.len().next_multiple_of(8)..)?.get(..head.payload as usize)?;
         Some(Message { head, args, payload })
@@ -767,7 +834,8 @@ impl<'m> Message<'m> {
 
     /// As it was received.
     fn to_bytes(self, nonce: u64) -> Vec<u8> {
-        let mut bytes = [bytes_of(&self.head.to_wire(nonce)), self.args].concat();
+        let ended = self.head.ended.map(u64::from);
+        let mut bytes = [bytes_of(&self.head.to_wire(nonce)), ended.as_ref().map_or(&[], bytes_of), self.args].concat();
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         bytes.extend(self.payload);
         bytes
@@ -830,7 +898,7 @@ impl Seat {
         }
         let (kind, wants) = (if lane == AM { REQUEST } else { CALLED }, self.wants[lane][whose].get());
         let head = Head { number: number.get(), wants, cost, ..net.head(kind, self.rank, to, handler) };
-        if !net.post(process, head, args, payload) {
+        if !net.post_with_ended(process, head, args, payload) {
             self.gives(net, ranks, (lane, to), cost);
             return false;
         }
@@ -894,7 +962,15 @@ impl Seat {
 
     /// Does this rank wait for anything from other nodes?
     pub(super) fn awaits(&self, net: &Net) -> bool {
-        !self.not_quiet.borrow().is_empty() || self.started.get() != net.ops[self.i].completed()
+        let mut not_quiet = self.not_quiet.borrow_mut();
+        while let Some(&(lane, whose)) = not_quiet.last() {
+            if !self.is_quiet_to(net, lane, whose) {
+                return true;
+            }
+            self.listed[lane][whose].set(false);
+            not_quiet.pop();
+        }
+        self.started.get() != net.ops[self.i].completed()
     }
 
     /// Waits until everything that this rank has sent or started has ended.
@@ -1076,9 +1152,11 @@ mod tests {
             payload: LARGE as u32,
             args: ARGS as u8,
             kind: 15,
-            cost: Cost::of(LONGEST),
+            cost: Cost::of(UNIT * MOST as usize),
+            ended: None,
         };
-        for head in [most, Head::default(), Head { wants: false, ..most }, Head { source: 0, args: 0, ..most }] {
+        let told = Head { ended: Some(0), ..most };
+        for head in [most, told, Head::default(), Head { wants: false, ..most }, Head { source: 0, args: 0, ..most }] {
             let wire = head.to_wire(7);
             assert_eq!((wire[0], Head::from_wire(wire)), (7, Some(head)));
         }

@@ -23,6 +23,7 @@ use super::endpoint::Entry;
 use super::heartbeat::Heart;
 use super::{Net, Seat, one_more};
 use crate::shm::Node;
+use crate::wait::Cores;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -159,7 +160,7 @@ impl Net {
                 let buffer = which;
                 // SAFETY: its completion has just been read, and it is left by whoever has dealt with the message.
                 let bytes = unsafe { self.received(buffer, entry.len) };
-                let message = self.read_message(node.ranks(), bytes);
+                let message = self.read_message(node.ranks(), bytes).map(|message| self.hear(node, message));
                 message.as_ref().filter(|m| m.net().is_some()).into_iter().for_each(|m| self.hold(m.cost()));
                 let message = message.filter(|message| self.is_next(early, message)).and_then(|message| {
                     let left = self.take(node, message);
@@ -308,12 +309,13 @@ impl Seat {
     pub(crate) fn look(&self, node: &Node) -> bool {
         let net = node.net().expect("a seat has its network");
         self.looks.set(self.looks.get().wrapping_add(1));
-        let now = self.looks.get().is_multiple_of(SELDOM) || !net.settings.thread;
-        if !(now || net.owes() || self.awaits(net)) {
+        let (awaits, shared) = (self.awaits(net), node.cores() == Cores::Shared);
+        let now = awaits || shared || self.looks.get().is_multiple_of(SELDOM) || !net.settings.thread;
+        if !(now || net.owes()) {
             return false;
         }
         self.is_at_it(net);
-        let times = if self.awaits(net) { INSISTENT } else { 1 };
+        let times = if awaits && !shared { INSISTENT } else { 1 };
         (0..times).any(|_| net.poll(node))
     }
 }

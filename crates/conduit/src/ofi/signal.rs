@@ -483,6 +483,7 @@ impl Net {
                 self.accounts[source].emptied.store(fifo.emptied, Release);
                 self.hold(Cost::LEAST);
                 self.ended(AM, target, source, Cost::LEAST);
+                self.tell_more(source);
                 node.ring(node.ranks().near(target));
                 any = true;
             }

@@ -375,7 +375,7 @@ impl Seat {
             let route = &self.outlet.routes[net][to];
             route.listed.set(false);
             let account = mail.peers[to].account(net, self.near);
-            if route.credit.is_still_quiet() || route.credit.is_quiet(account, route.got()) {
+            if route.credit.is_still_quiet() || route.credit.is_quiet_at_first(account, route.got()) {
                 continue;
             }
             let (looked, eager) = (Cell::new(false), Cell::new(false));
@@ -472,13 +472,13 @@ impl Conduit for Seat {
 
     #[inline(always)]
     fn progress(&self) -> bool {
-        self.serve(false, || false)
+        self.serve_messages()
     }
 
     fn wait(&self, site: Site, done: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
         let look = || match done() {
             true => Step::Done,
-            false if self.serve(false, || false) => Step::Busy,
+            false if self.serve_messages() => Step::Busy,
             false => Step::Idle,
         };
         self.waiter.until(|| site, look)

@@ -105,6 +105,13 @@ impl Letterbox {
         let kept = self.kept_count[AM].load(Relaxed) | self.kept_count[CALL].load(Relaxed);
         a & b & (kept | self.errands.load(Relaxed) == 0)
     }
+
+    /// Has anything arrived that only the rank's own thread deals with?
+    #[inline(always)]
+    pub(super) fn has_for_owner(&self) -> bool {
+        let calls = self.replies[CALL].is_empty() & self.requests[CALL].is_empty();
+        !calls | (self.errands.load(Relaxed) != 0)
+    }
 }
 
 /// A reply that waits for a buffer.

@@ -213,43 +213,59 @@ impl Node {
 }
 
 impl Seat {
-    /// Serves this rank's handlers' messages, and now and then others' of its process. `also` serves its calls; `more` says
-    /// that it has something to do besides what has arrived.
+    /// Looks whether there is anything to serve for this rank, and now and then for others of its process. If so, `some` calls
+    /// [`serve_some`](Self::serve_some) with what it is given: out of line, so that the code is the same wherever a rank waits. `more` says that
+    /// it has something to do besides what has arrived.
     #[inline(always)]
-    pub fn serve(&self, more: bool, also: impl FnOnce() -> bool) -> bool {
+    pub fn serve(&self, more: bool, some: impl FnOnce(bool) -> bool) -> bool {
         let letters = self.far.as_ref().is_some_and(|far| far.has_letters(&self.node));
-        let near = self.serve_near(more || letters, also);
+        let near = self.serve_near(more || letters, some);
         match &self.far {
             None => near,
             Some(far) => far.look(&self.node) | near,
         }
     }
 
+    /// The same for handlers' messages only.
     #[inline(always)]
-    fn serve_near(&self, more: bool, also: impl FnOnce() -> bool) -> bool {
+    pub fn serve_messages(&self) -> bool {
+        self.serve(false, |more| self.serve_some_messages(more))
+    }
+
+    #[inline(never)]
+    fn serve_some_messages(&self, more: bool) -> bool {
+        self.serve_some(more, || false)
+    }
+
+    #[inline(always)]
+    fn serve_near(&self, more: bool, some: impl FnOnce(bool) -> bool) -> bool {
         // What a waiting rank does most of the time, so it is short.
         match !more && self.outlet.rest.is_over() && self.own_letterbox().is_idle() {
             true => {
                 self.outlet.rest.in_vain();
                 self.outlet.can_help && self.help()
             }
-            false => self.serve_some(also),
+            false => some(more),
         }
     }
 
-    #[inline]
-    fn serve_some(&self, also: impl FnOnce() -> bool) -> bool {
+    /// Serves this rank's handlers' messages; `also` serves its calls.
+    #[inline(always)]
+    pub fn serve_some(&self, more: bool, also: impl FnOnce() -> bool) -> bool {
         let rest = &self.outlet.rest;
         if !rest.is_over() {
             // Not idle: who is about to sleep looks again first.
             return true;
         }
         // Both, always: neither may starve the other.
-        let served = self.node.serve(self.near, true) + usize::from(also());
+        let mut served = self.node.serve(self.near, true);
+        if more || self.own_letterbox().has_for_owner() {
+            served += usize::from(also());
+        }
         match served {
             0 => rest.in_vain(),
-            // Ranks that share cores come back late enough.
-            _ if self.node.cores == Cores::Shared => {}
+            // Ranks that share cores come back late enough, and there may be more than one visit serves.
+            _ if self.node.cores == Cores::Shared || served >= DRAIN => {}
             _ => rest.served(self.outlet.ticks_per_us),
         }
         served > 0

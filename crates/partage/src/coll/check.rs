@@ -5,7 +5,7 @@
 //!
 //! A sign says which collective it is of and has a sum of its words: one that is being written over by a rank far ahead is seen to be none.
 
-use super::choice::Call;
+use super::choice::{Call, UNKNOWN};
 use super::engine::{Engine, Task, context_of};
 use crate::fail;
 use crate::job::Inner;
@@ -34,7 +34,7 @@ struct Said {
 
 impl Said {
     fn new(task: &Task) -> Said {
-        let (element, name) = task.element;
+        let (element, name) = (task.element)();
         let mut file = [0; FILE];
         let path = task.site.at.file().as_bytes();
         let end = &path[path.len().saturating_sub(8 * FILE)..];
@@ -69,7 +69,7 @@ impl Said {
 
     /// Do they fit together?
     fn agrees(&self, other: &Said) -> bool {
-        let ends = |call: Call| if call.op == OpKind::Permute { Call { root: 0, ..call } } else { call };
+        let ends = |call: Call| if call.op == OpKind::Permute { Call { root: 0, from: UNKNOWN, ..call } } else { call };
         (ends(self.call), self.element, self.kind) == (ends(other.call), other.element, other.kind)
     }
 }

@@ -59,6 +59,12 @@ impl Key {
         self.ends as u32
     }
 
+    /// Of a permutation, whose block comes here.
+    #[inline(always)]
+    pub fn from(self) -> u32 {
+        (self.ends >> 32) as u32
+    }
+
     /// What it was made of.
     pub fn call(self) -> Call {
         let byte = |i: u32| self.what >> (8 * (5 - i)) & 0xff;
@@ -143,6 +149,12 @@ impl fmt::Display for Call {
             OpKind::GatherAll | OpKind::Exchange | OpKind::AllReduce | OpKind::Prefix => Ok(()),
         }
     }
+}
+
+/// Does a rank know where all blocks go? Of a permutation only if there are two ranks, which send to each other.
+fn is_known(engine: &Engine, call: &Call) -> bool {
+    let others = call.from == call.root && call.root as usize != engine.desk.rank();
+    call.op != OpKind::Permute || (engine.desk.ranks() == 2 && others)
 }
 
 /// The plans of this rank for a key.
@@ -288,7 +300,7 @@ impl Engine {
             () if !algorithm.fits(call.op, &self.setting(inner, call)) => {
                 Some("it does not do that, with such buffers, in that sync mode")
             }
-            () if alone && call.op == OpKind::Permute => Some("no rank knows the whole permutation"),
+            () if alone && !is_known(self, call) => Some("no rank knows the whole permutation"),
             () if alone && !self.desk.reaches_all() => Some("ranks are on several nodes"),
             () if !shape(self, &Call { from: UNKNOWN, ..*call }, algorithm, call.len).fits() => {
                 Some("operands keep their order, and ranks of a node do not follow one another")
@@ -303,7 +315,7 @@ impl Engine {
     fn can_run(&self, call: &Call, algorithm: &Algorithm) -> bool {
         match (algorithm.flow, algorithm.way) {
             (flow, _) if flow.touches_all() => {
-                call.op != OpKind::Permute && self.desk.reaches_all() && self.part(call, algorithm).is_some()
+                is_known(self, call) && self.desk.reaches_all() && self.part(call, algorithm).is_some()
             }
             (_, Way::Mail) => {
                 let part = algorithm.packet.unwrap_or(call.len).min(call.len);

@@ -81,7 +81,7 @@ impl<T: Pod> Counted<'_, T, Ready> {
         let site = all.site();
         let team = all.team;
         team.may_meet(|| site);
-        let mut task = Task::new(site);
+        let mut task = Task::new(site.call, site.at);
         let (source, len) = all.part(&all.source.what, site, &mut task.bases[0]);
         let Some(dest) = &all.dest else { all.not_counted(site, "is not in place; give a destination") };
         all.apart(dest, site);
@@ -179,7 +179,7 @@ impl<T: Pod> Collective<'_, T, Ready> {
             // SAFETY: borrowed, and nobody else has it.
             unsafe { (*vec).resize(come, T::zeroed()) };
         }
-        let (_, room) = self.part(&dest.what, site, &mut Base::Same(0));
+        let (_, room) = self.part(&dest.what, site, &mut Base::Private(std::ptr::null_mut()));
         if room < come {
             let me = self.team.inner.rank;
             panic!("{me}: {}: {come} elements come, and the destination has room for {room}", site.call);
@@ -207,7 +207,7 @@ impl<T: Pod> Collective<'_, T, Ready> {
             grain: 1,
             algorithm: 0,
         });
-        task.element = (size_of::<T>() as u32, <Moves as super::Meets<T>>::name());
+        task.element = super::element::<T, Moves>;
         task.prepared = OnceCell::from(Rc::new(Prepared::once(ragged.plan())));
         engine.run(inner, &task);
     }

@@ -15,11 +15,17 @@
 //! for a rank that has taken all, but computes, or waits outside of collectives, until that rank enters another one: under
 //! no sync mode may a program count on more.
 //!
+//! To tell another node takes a message, and mostly it knows: a rank begins with `e` when it has ended all up to `e - `[`WINDOW`], so whoever
+//! hears from it in `e` knows that it has taken what was sent to it until then. A letter of `t` is followed by the next in its context in
+//! `t + APART` at the earliest, so its reader owes an answer when it begins with that or a later one, unless it has sent a letter to the sender in `t + WINDOW`,
+//! which the sender takes in that collective: and no collective waits for a later one.
+//!
 //! # Memory
 //! A task has addresses of its caller's buffers. Blocking calls borrow them until they return; started ones are
 //! borrowed by a scope, which ends when no task is left, or when the job ends and all tasks are given up.
 //! Whoever touches whose memory when is what the checker of plans has decided.
 
+use super::again::{Before, Memory};
 use super::choice::{Asked, Cache, Key, Prepared};
 use super::reduce::{Combine, Meets};
 use super::steps::Now;
@@ -41,6 +47,7 @@ use partage_plan::coll::{Nodes, Plan, Signal, Step};
 use partage_plan::layout::Spread;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
+use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -63,9 +70,15 @@ pub(crate) struct Engine {
     pub(super) contexts: Box<[Context]>,
     pub(super) words: [Words; CONTEXTS],
     pub prepared: RefCell<Cache>,
+    pub(super) known: RefCell<Memory>,
     pub asked: Asked,
-    /// Letters that were taken, of which their senders have not been told: context, sender and number.
-    pub(super) owed: RefCell<Vec<(usize, usize, u64)>>,
+    /// Letters that were taken, of which their senders on this node have not been told: context, sender and number.
+    owed: RefCell<Vec<(usize, usize, u64)>>,
+    /// The same of senders on other nodes, with the number of the collective.
+    debts: RefCell<Vec<(u64, usize, usize, u64)>>,
+    /// The last collectives, and one, in which something came from each member, and in which a letter went to it by a message.
+    heard: Box<[Cell<u64>]>,
+    said: Box<[Cell<u64>]>,
 }
 
 /// The context of the `e`-th collective. They are taken in turn, but begin one later each time: else roots that are taken in turn, as
@@ -77,8 +90,11 @@ pub(super) fn context_of(epoch: u64) -> usize {
 /// Collectives that are so far apart may have the same context; nearer ones have not.
 const APART: u64 = CONTEXTS as u64 - 1;
 
+/// So many may be under way: one less, so that who has begun with one has ended the one that had the next one's context.
+const WINDOW: u64 = APART - 1;
+
 /// So many letters are taken before their senders are told, unless this rank has to wait.
-pub(super) const OWED: usize = CONTEXTS / 2;
+const OWED: usize = CONTEXTS / 2;
 
 /// What a rank knows of a context.
 #[derive(Debug, Default)]
@@ -107,6 +123,9 @@ pub(super) struct Known {
     /// So many of them were taken, as far as is known.
     pub(super) letters_taken: Cell<u64>,
     pub(super) letters_got: Cell<u64>,
+    /// In which collective the last one was sent, and of how many of the other's it was told that they were taken, by messages.
+    letter_of: Cell<u64>,
+    letters_told: Cell<u64>,
     /// Its last claim, and the last of the other's that it has taken.
     claimed: Cell<u64>,
     taken: Cell<u64>,
@@ -117,8 +136,8 @@ pub(super) struct Known {
 pub(super) enum Base {
     /// Memory of this rank's own.
     Private(*mut u8),
-    /// At this offset of every rank's guarded memory.
-    Same(u64),
+    /// At this offset of every rank's guarded memory; that of this one is here, if it has a part.
+    Same(u64, *mut u8),
     /// A part of an array that begins at this offset, whose elements have so many bytes: the elements from `first` on.
     Share { start: u64, spread: *const Spread, size: usize, first: usize },
 }
@@ -129,7 +148,7 @@ impl Base {
     pub(super) fn offset(&self, rank: usize) -> u64 {
         match self {
             Base::Private(_) => unreachable!("nobody else touches private memory"),
-            Base::Same(offset) => *offset,
+            Base::Same(offset, _) => *offset,
             // SAFETY: of an array that is borrowed as long as the task.
             Base::Share { start, spread, size, first } => unsafe {
                 start + ((**spread).part_before(rank, *first) * size) as u64
@@ -151,16 +170,15 @@ pub(crate) struct Task {
     pub(super) site: Site,
     pub(super) key: Key,
     /// Bytes of an element, and its type.
-    pub(super) element: (u32, &'static str),
+    pub(super) element: fn() -> (u32, &'static str),
     /// Nothing until the source of a permutation is known.
     pub(super) prepared: OnceCell<Rc<Prepared>>,
     /// Source and destination.
     pub(super) bases: [Base; 2],
-    /// The source, if it is a copy.
-    _source: Option<Box<[u64]>>,
-    /// What combines elements: the caller's, who waits for the task, or the next.
+    /// What combines elements: the caller's, who waits for the task, or its own.
     pub(super) combine: Option<*const dyn Combine>,
-    _combine: Option<Box<dyn Combine>>,
+    /// What few have.
+    own: Option<Box<Own>>,
     /// How many parts pass.
     pub(super) parts: usize,
     first: Cell<u64>,
@@ -168,10 +186,17 @@ pub(crate) struct Task {
     started: Cell<u64>,
     place: Place,
     /// Transfers from and to other nodes that are under way, if there were any.
-    pub(super) under_way: RefCell<UnderWay>,
+    under_way: OnceCell<Box<RefCell<UnderWay>>>,
     pub(super) has_under_way: Cell<bool>,
     busy: Cell<bool>,
     done: Cell<bool>,
+}
+
+/// What a task has that its caller does not keep for it: its source, if that is a copy, and what combines elements.
+#[derive(Debug, Default)]
+struct Own {
+    _source: Option<Box<[u64]>>,
+    combine: Option<Box<dyn Combine>>,
 }
 
 #[derive(Debug, Default)]
@@ -194,23 +219,22 @@ struct Place {
 }
 
 impl Task {
-    /// One of which the rest is still to be said.
+    /// One of which the rest is still to be said. (A site in memory that was just written would be waited for.)
     #[inline(always)]
-    pub(super) fn new(site: Site) -> Task {
+    pub(super) fn new(call: &'static str, at: &'static Location<'static>) -> Task {
         Task {
-            site,
+            site: Site { call, at },
             key: Key::default(),
-            element: (0, ""),
+            element: || (0, ""),
             prepared: OnceCell::new(),
-            bases: [Base::Same(0), Base::Same(0)],
-            _source: None,
+            bases: [Base::Private(std::ptr::null_mut()), Base::Private(std::ptr::null_mut())],
             combine: None,
-            _combine: None,
+            own: None,
             parts: 1,
             first: Cell::new(0),
             started: Cell::new(0),
             place: Place::default(),
-            under_way: RefCell::default(),
+            under_way: OnceCell::new(),
             has_under_way: Cell::new(false),
             busy: Cell::new(false),
             done: Cell::new(false),
@@ -219,13 +243,19 @@ impl Task {
 
     /// This is its source, and lives as long.
     pub(super) fn set_source(&mut self, source: Box<[u64]>) {
-        self._source = Some(source);
+        self.own.get_or_insert_default()._source = Some(source);
     }
 
     /// It has what combines elements, since its caller does not wait.
     pub(super) fn keep_combine<T, M: Meets<T>>(&mut self, meets: &M) {
-        self._combine = meets.owned();
-        self.combine = self._combine.as_deref().map(|combine| &raw const *combine);
+        if let Some(combine) = meets.owned() {
+            let kept = self.own.get_or_insert_default().combine.insert(combine);
+            self.combine = Some(&raw const **kept);
+        }
+    }
+
+    pub(super) fn under_way(&self) -> &RefCell<UnderWay> {
+        self.under_way.get_or_init(Box::default)
     }
 
     pub fn is_done(&self) -> bool {
@@ -237,7 +267,7 @@ impl Task {
         self.first.get()
     }
 
-    fn epoch(&self) -> u64 {
+    pub(super) fn epoch(&self) -> u64 {
         self.first.get() + self.place.part.get() as u64
     }
 }
@@ -258,19 +288,38 @@ impl Drop for Complete<'_> {
 }
 
 /// Where a rank waits.
-struct Waits<'a> {
+pub(super) struct Waits<'a> {
     engine: &'a Engine,
-    task: &'a Task,
+    site: Site,
+    key: Key,
+    /// What is done, which part of it, and the number of the step.
+    prepared: Option<(&'a Prepared, usize, usize)>,
     step: Option<&'a Step>,
+    begun: bool,
+    claimed: bool,
+}
+
+impl<'a> Waits<'a> {
+    fn new(engine: &'a Engine, task: &'a Task, step: Option<&'a Step>) -> Waits<'a> {
+        let Place { part, step: number, begun, claimed } = &task.place;
+        let prepared = task.prepared.get().map(|prepared| (&**prepared, part.get(), number.get()));
+        Waits { engine, site: task.site, key: task.key, prepared, step, begun: begun.get(), claimed: claimed.get() }
+    }
+
+    /// The same of a call without a task, in a step of its only part.
+    pub(super) fn quick(engine: &'a Engine, site: Site, call: &'a Before, number: usize) -> Waits<'a> {
+        let step = call.prepared.plan(0).steps.get(number);
+        let prepared = Some((&*call.prepared, 0, number));
+        Waits { engine, site, key: call.key, prepared, step, begun: true, claimed: true }
+    }
 }
 
 impl fmt::Display for Waits<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Waits { engine, task, step } = self;
+        let Waits { engine, site, key, prepared, step, begun, claimed } = self;
         let rank = |member: usize| engine.rank_of(member);
-        let (part, number) = (task.place.part.get(), task.place.step.get());
-        write!(f, "{} ({}", task.site, task.key.call())?;
-        if let Some(prepared) = task.prepared.get() {
+        write!(f, "{site} ({}", key.call())?;
+        if let Some((prepared, part, number)) = *prepared {
             write!(f, ", {}, step {} of {}", prepared.algorithm, number + 1, prepared.plan(part).steps.len())?;
             if prepared.parts > 1 {
                 write!(f, ", part {} of {}", part + 1, prepared.parts)?;
@@ -289,11 +338,11 @@ impl fmt::Display for Waits<'_> {
             Some(Step::Send { to, .. }) => write!(f, ": for {} to read what came before)", rank(*to)),
             Some(Step::Meet { .. } | Step::Arrive | Step::Last { .. }) => write!(f, ": for all ranks to enter)"),
             Some(Step::Released) => write!(f, ": for the rank that does it)"),
-            None if !task.place.begun.get() => write!(f, ": for collectives before it)"),
-            None if !task.place.claimed.get() => {
-                write!(f, ": for {} to enter the permutation before)", rank(task.key.root() as usize))
+            None if !begun => write!(f, ": for collectives before it)"),
+            None if !claimed => {
+                write!(f, ": for {} to enter the permutation before)", rank(key.root() as usize))
             }
-            None if task.prepared.get().is_none() => write!(f, ": for a rank that permutes to this one)"),
+            None if prepared.is_none() => write!(f, ": for a rank that permutes to this one)"),
             _ => write!(f, ": for the network)"),
         }
     }
@@ -327,8 +376,12 @@ impl Engine {
             contexts: (0..CONTEXTS).map(|_| context()).collect(),
             words: std::array::from_fn(|c| desk.words(c)),
             prepared: RefCell::default(),
+            known: RefCell::default(),
             asked: Asked::default(),
             owed: RefCell::new(Vec::with_capacity(OWED)),
+            debts: RefCell::default(),
+            heard: (0..n).map(|_| Cell::new(0)).collect(),
+            said: (0..n).map(|_| Cell::new(0)).collect(),
             is_of_all: false,
             members,
             desk,
@@ -404,6 +457,12 @@ impl Engine {
         self.epoch.get()
     }
 
+    /// A call that is done at once begins; its number.
+    #[inline(always)]
+    pub(super) fn next_epoch(&self) -> u64 {
+        self.epoch.replace(self.epoch.get() + 1)
+    }
+
     fn begin(&self, task: &Task) {
         let first = self.epoch.get();
         task.first.set(first);
@@ -424,11 +483,14 @@ impl Engine {
             let epoch = task.epoch();
             let context = context_of(epoch);
             if !place.begun.get() {
-                if inner.calls.has_other() && epoch >= APART {
-                    let is_free = || self.have_ended(inner, epoch - APART);
+                if inner.calls.has_other() && epoch >= WINDOW {
+                    let is_free = || self.have_ended(inner, epoch - WINDOW);
                     if !self.wait::<BLOCK>(inner, task, None, is_free)? {
                         return Ok(false);
                     }
+                }
+                if !self.debts.borrow().is_empty() {
+                    self.pay(inner, task.site, epoch);
                 }
                 if inner.check && part == 0 {
                     self.sign(inner, task);
@@ -473,7 +535,7 @@ impl Engine {
 
     /// The counts of this context have grown.
     #[inline(always)]
-    fn ended(&self, context: usize, plan: &Plan) {
+    pub(super) fn ended(&self, context: usize, plan: &Plan) {
         let (context, totals) = (&self.contexts[context], &plan.totals);
         let add = |cell: &Cell<u64>, n: usize| cell.set(cell.get() + n as u64);
         add(&context.arrived, totals.arrivals);
@@ -497,31 +559,147 @@ impl Engine {
         if ready() {
             return Ok(true);
         }
-        self.tell_what_was_taken();
-        if BLOCK && self.is_of_all {
-            inner.wait_saying(|| Waits { engine: self, task, step }, ready)?;
-        } else if BLOCK {
-            self.wait_unless_left(inner, task, step, &ready)?;
+        if BLOCK {
+            let waits = || Waits::new(self, task, step);
+            self.wait_near(inner, task.site, task.epoch(), waits, ready)?;
+        } else {
+            self.tell_what_was_taken();
         }
         Ok(BLOCK)
     }
 
+    /// Waits in the collective that has this number.
+    #[inline(always)]
+    pub(super) fn wait_near<'a>(
+        &'a self,
+        inner: &Rc<Inner>,
+        site: Site,
+        epoch: u64,
+        waits: impl Fn() -> Waits<'a> + Copy,
+        ready: impl Fn() -> bool + Copy,
+    ) -> Result<(), Aborted> {
+        self.tell_what_was_taken();
+        match self.is_of_all {
+            true => inner.wait_saying(waits, ready),
+            false => self.wait_unless_left(inner, site, epoch, &waits, &ready),
+        }
+    }
+
     /// Waits, but not for a member that has left.
     #[inline(never)]
-    fn wait_unless_left(
-        &self,
+    fn wait_unless_left<'a>(
+        &'a self,
         inner: &Rc<Inner>,
-        task: &Task,
-        step: Option<&Step>,
+        site: Site,
+        epoch: u64,
+        waits: &dyn Fn() -> Waits<'a>,
         ready: &dyn Fn() -> bool,
     ) -> Result<(), Aborted> {
-        let left = || self.left_before(task.epoch());
-        inner.wait_saying(|| Waits { engine: self, task, step }, || ready() || left().is_some())?;
+        let left = || self.left_before(epoch);
+        inner.wait_saying(waits, || ready() || left().is_some())?;
         match left() {
             // Its leaving was seen, so what it signaled before has been seen, too.
-            Some(member) if !ready() => self.is_left_by(inner, task.site, member),
+            Some(member) if !ready() => self.is_left_by(inner, site, member),
             _ => Ok(()),
         }
+    }
+
+    /// Signals to a member that is reached by stores.
+    #[inline(always)]
+    pub(super) fn tell(&self, context: usize, to: usize, signal: Signal) {
+        let sent = &self.contexts[context].peers[to].sent[signal as usize];
+        sent.set(sent.get() + 1);
+        let inlet = self.desk.to(to).expect("reached by stores");
+        inlet.told[context].signals.0[signal as usize].raise(sent.get());
+        self.desk.ring(to);
+    }
+
+    /// Writes a letter to a member that is reached by stores and has taken the one before.
+    #[inline(always)]
+    pub(super) fn post(&self, context: usize, to: usize, words: &[u64], number: u64) {
+        let inlet = self.desk.to(to).expect("reached by stores");
+        inlet.told[context].letter.write(words, number);
+        self.desk.ring(to);
+        let ahead = &self.contexts[(context + coll::AHEAD) % CONTEXTS].peers[to];
+        if ahead.letters_taken.get() == ahead.letters_sent.get() {
+            self.desk.prefetch_letter(to, context);
+        }
+    }
+
+    /// A letter of a member on another node has been read.
+    #[cold]
+    pub(super) fn was_taken_far(&self, epoch: u64, context: usize, from: usize, number: u64) {
+        self.debts.borrow_mut().push((epoch, context, from, number));
+    }
+
+    /// A letter of a member that is reached by stores has been read; it is told later.
+    #[inline(always)]
+    pub(super) fn was_taken(&self, context: usize, from: usize, number: u64) {
+        let mut owed = self.owed.borrow_mut();
+        owed.push((context, from, number));
+        if owed.len() == OWED {
+            drop(owed);
+            self.tell_all();
+        }
+    }
+
+    /// Which of its letters a member has taken. The counts of all contexts are in two lines, which are fetched once for all.
+    #[inline(never)]
+    pub(super) fn look_what_was_taken(&self, by: usize) {
+        for (context, taken) in self.contexts.iter().zip(&self.desk.from(by).taken) {
+            let known = &context.peers[by].letters_taken;
+            known.set(known.get().max(taken.get()));
+        }
+    }
+
+    /// Something came from a member in this collective.
+    #[inline(always)]
+    pub(super) fn hears(&self, from: usize, epoch: u64) {
+        self.heard[from].set(self.heard[from].get().max(epoch + 1));
+    }
+
+    /// Has this member, on another node, taken the last letter that went to it in this context, as can be told from what came from it since?
+    #[inline(always)]
+    pub(super) fn must_have_taken(&self, context: usize, by: usize) -> bool {
+        let is_far = self.desk.to(by).is_none();
+        is_far && self.heard[by].get() > self.contexts[context].peers[by].letter_of.get() + WINDOW
+    }
+
+    /// A letter goes to a member on another node.
+    #[cold]
+    pub(super) fn sends_far(&self, context: usize, to: usize, epoch: u64) {
+        self.contexts[context].peers[to].letter_of.set(epoch);
+        self.said[to].set(self.said[to].get().max(epoch + 1));
+    }
+
+    /// Tells members on other nodes which of their letters were taken, if they do not know and may have to when this collective begins.
+    #[cold]
+    fn pay(&self, inner: &Inner, site: Site, epoch: u64) {
+        let due: Vec<_> = self.debts.borrow_mut().extract_if(.., |&mut (of, ..)| of + APART <= epoch).collect();
+        for (of, context, from, number) in due {
+            if self.said[from].get() <= of + WINDOW {
+                let told = self.contexts[context].peers[from].letters_told.replace(number);
+                let notice = Notice::Add { offset: self.words[context].taken, value: number - told };
+                inner.send_notice(site, At::guarded(self.rank_of(from).0, 0), &[], notice);
+            }
+        }
+    }
+
+    /// Arrives, where all members are on this node; whether it is the last one.
+    #[inline(always)]
+    pub(super) fn arrive_near(&self, context: usize) -> bool {
+        let is_last = (self.desk.hall(context).arrive(1) + 1).is_multiple_of(self.desk.ranks() as u64);
+        if is_last {
+            self.desk.ring_all();
+        }
+        is_last
+    }
+
+    /// Releases all.
+    #[inline(always)]
+    pub(super) fn release(&self, context: usize) {
+        self.desk.hall(context).release(self.contexts[context].released.get() + 1);
+        self.desk.ring_all();
     }
 
     /// Tells senders which of their letters were taken, so that they may write others. Whoever waits does it before: a sender may be what
@@ -534,7 +712,7 @@ impl Engine {
     }
 
     #[inline(never)]
-    pub(super) fn tell_all(&self) {
+    fn tell_all(&self) {
         let mut owed = self.owed.borrow_mut();
         for &(context, from, number) in owed.iter() {
             self.desk.to(from).expect("reached by stores").taken[context].set(number);
@@ -556,7 +734,10 @@ impl Engine {
         let ready = || ready() || (task.place.begun.get() && self.disagrees(task));
         self.tell_what_was_taken();
         let is = match BLOCK {
-            true => self.wait_unless_left(inner, task, step, &ready).map(|()| true)?,
+            true => {
+                let waits = || Waits::new(self, task, step);
+                self.wait_unless_left(inner, task.site, task.epoch(), &waits, &ready).map(|()| true)?
+            }
             false => ready(),
         };
         if is && task.place.begun.get() {
@@ -693,7 +874,7 @@ impl Inner {
         let step = || task.prepared.get().map(|p| &p.plan(task.place.part.get()).steps);
         let step = || step().and_then(|steps| steps.get(task.place.step.get()));
         let left = || group.engine.left_before(task.epoch());
-        let waits = || Waits { engine: &group.engine, task, step: step() };
+        let waits = || Waits::new(&group.engine, task, step());
         self.wait_saying(waits, || task.is_done() || left().is_some())?;
         match left() {
             // What unwinds already says why.

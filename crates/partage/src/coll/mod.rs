@@ -45,6 +45,7 @@
 //! });
 //! ```
 
+mod again;
 mod buffer;
 mod check;
 mod choice;
@@ -68,9 +69,10 @@ pub use value::Value;
 use crate::array::SharedArray;
 use crate::scope::{Event, Scope};
 use crate::team::{Team, TeamRank};
+use again::Look;
 use buffer::{Side, What};
 use bytemuck::Pod;
-use choice::{Call, Key, UNKNOWN};
+use choice::{Call, Key, Prepared, UNKNOWN};
 use engine::Base;
 use partage_conduit::record::Site;
 use partage_plan::coll::{Kind, OpKind};
@@ -79,6 +81,7 @@ pub use reduce::Meets;
 use std::cell::OnceCell;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::panic::Location;
 use std::rc::Rc;
 
 /// A collective that is described. Root 0, [`In::All`], [`Out::All`] and the algorithm of the table, if nothing else is said.
@@ -344,19 +347,59 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
     #[inline]
     #[track_caller]
     pub fn run(self) {
-        let site = self.site();
-        self.run_at(site);
+        let Site { call, at } = self.site();
+        self.run_named(call, at);
     }
 
     /// Does it, named otherwise.
-    #[inline]
     #[track_caller]
     fn run_at(self, site: Site) {
+        self.run_named(site.call, site.at);
+    }
+
+    #[inline]
+    #[track_caller]
+    fn run_named(self, call: &'static str, at: &'static Location<'static>) {
         let team = self.team;
-        team.may_meet(|| site);
-        let mut task = Task::new(site);
-        if self.describe(site, &mut task) {
-            team.group.engine.run(&team.inner, &task);
+        team.may_meet(|| Site { call, at });
+        if !self.run_again(call, at) {
+            self.run_task(call, at);
+        }
+    }
+
+    /// Does it, if it looks like one before and takes no task; whether it did. (In line, the builder would be copied once more.)
+    #[inline(never)]
+    #[track_caller]
+    fn run_again(&self, name: &'static str, at: &'static Location<'static>) -> bool {
+        let (inner, engine) = (&self.team.inner, &self.team.group.engine);
+        if inner.check || inner.calls.has_other() {
+            return false;
+        }
+        let mut sides = [std::ptr::null_mut(); 2];
+        let Some(look) = self.look(|side, base| {
+            if let Base::Private(p) = base {
+                sides[side] = p;
+            }
+        }) else {
+            return false;
+        };
+        let Some(known) = engine.known.borrow().find(&look).cloned() else { return false };
+        let Some(quick) = known.quick.as_ref().filter(|_| self.fixed.is_none_or(|key| *key == known.key)) else {
+            return false;
+        };
+        let combine = self.meets.combines().map(|combine| &raw const *combine);
+        let call = again::Call { engine, inner, known: &known, name, at, sides, combine };
+        // SAFETY: the buffers of this call, which it has borrowed, as it looks.
+        inner.unless_over(unsafe { call.run(quick) });
+        true
+    }
+
+    #[inline(never)]
+    #[track_caller]
+    fn run_task(&self, call: &'static str, at: &'static Location<'static>) {
+        let mut task = Task::new(call, at);
+        if self.describe(&mut task) {
+            self.team.group.engine.run(&self.team.inner, &task);
         }
     }
 
@@ -384,8 +427,8 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
         let site = self.site();
         team.may_meet(|| site);
         debug_assert!(Rc::ptr_eq(&scope.job.all().inner, &team.inner), "a rank has one job");
-        let mut task = Task::new(site);
-        if !self.describe(site, &mut task) {
+        let mut task = Task::new(site.call, site.at);
+        if !self.describe(&mut task) {
             return Event::ready(());
         }
         task.keep_combine(&self.meets);
@@ -413,12 +456,13 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
         let site = self.site();
         self.team.may_meet(|| site);
         let Collective { team, op, root, sync, algorithm, exclusive, meets, .. } = self;
-        let mut task = Task::new(site);
-        let key = self.describe(site, &mut task).then_some(task.key);
+        let mut task = Task::new(site.call, site.at);
+        let key = self.describe(&mut task).then_some(task.key);
         let team = team.another();
         Plan { team, op, root, sync, algorithm, exclusive, meets, key, _items: PhantomData }
     }
 
+    #[inline(always)]
     #[track_caller]
     fn site(&self) -> Site {
         Site::here(match self.op {
@@ -459,6 +503,11 @@ impl<T: Pod, M: Meets<T>> Plan<T, M> {
     }
 }
 
+/// Bytes of an element, and what it is called.
+fn element<T: Pod, M: Meets<T>>() -> (u32, &'static str) {
+    (size_of::<T>() as u32, M::name())
+}
+
 /// A team's collectives know where its own arrays' parts are: those of others lie elsewhere, and have other lengths.
 #[cold]
 #[track_caller]
@@ -467,10 +516,59 @@ fn is_of_others(team: &Team, site: Site) -> ! {
 }
 
 impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
-    /// Says what is to be done; false if that is nothing. (In line, the builder would be copied once more.)
+    /// Says what is to be done; false if that is nothing.
+    #[track_caller]
+    fn describe(&self, task: &mut Task) -> bool {
+        let engine = &self.team.group.engine;
+        let look = self.look(|side, base| task.bases[side] = base);
+        let Some(known) = look.and_then(|look| engine.known.borrow().find(&look).cloned()) else {
+            return self.describe_new(task);
+        };
+        self.is_to_do(task, known.key, known.prepared.clone());
+        true
+    }
+
+    /// What the call looks like; and where its buffers are. Nothing if one of them is a part of an array.
+    #[inline(always)]
+    fn look(&self, mut side: impl FnMut(usize, Base)) -> Option<Look> {
+        let mut see = |i: usize, what: &What<T>| match what {
+            What::Private(p, len) => {
+                side(i, Base::Private(p.cast()));
+                Some((*len as u64) << 1)
+            }
+            What::Vec(vec) => {
+                // SAFETY: borrowed, and nobody else has it.
+                let vec = unsafe { &mut **vec };
+                side(i, Base::Private(vec.as_mut_ptr().cast()));
+                Some((vec.len() as u64) << 1)
+            }
+            What::Shared(array, range) => {
+                // SAFETY: borrowed.
+                let array = unsafe { &**array };
+                side(i, Base::Same(array.start, array.own));
+                (range.start == 0 && range.end == array.spread.len()).then_some(array.number << 1 | 1)
+            }
+        };
+        let from = see(0, &self.source.what)?;
+        let to = match &self.dest {
+            Some(to) => see(1, &to.what)?,
+            None => {
+                see(1, &self.source.what)?;
+                u64::MAX
+            }
+        };
+        let bits = u64::from(self.exclusive) | u64::from(M::ORDERED) << 1;
+        let small = [self.op as u64, self.sync.0 as u64, self.sync.1 as u64, bits];
+        let what = small.iter().fold(self.algorithm.into(), |all: u64, one| all << 8 | one);
+        Some(Look { what, ends: u64::from(self.root.0) | (size_of::<T>() as u64) << 32, sides: [from, to] })
+    }
+
+    /// The same of one that was not made before, as far as is known: all is looked at.
+    #[cold]
     #[inline(never)]
     #[track_caller]
-    fn describe(&self, site: Site, task: &mut Task) -> bool {
+    fn describe_new(&self, task: &mut Task) -> bool {
+        let site = task.site;
         let engine = &self.team.group.engine;
         let (ranks, me, root) = (engine.desk.ranks(), engine.desk.rank(), self.root.index());
         if root >= ranks {
@@ -533,7 +631,8 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
         let call = Call {
             op: self.op,
             root: self.root.0,
-            from: UNKNOWN,
+            // Of two ranks who sends to the other hears from it.
+            from: if self.op == OpKind::Permute && ranks == 2 && !is_root { self.root.0 } else { UNKNOWN },
             len: n * size_of::<T>(),
             sync: self.sync,
             source,
@@ -553,6 +652,12 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
             return true;
         }
         self.plan_for(task, call);
+        // As it looks now that the destination has its length.
+        if let Some(look) = self.look(|_, _| {})
+            && let Some(prepared) = task.prepared.get()
+        {
+            engine.keep(&self.team.inner, look, task.key, prepared.clone(), &task.bases);
+        }
         true
     }
 
@@ -564,21 +669,27 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
         panic!("{me}: {}: {what} {root}, where there are {ranks} ranks", site.call);
     }
 
-    #[inline(always)]
     #[track_caller]
     fn plan_for(&self, task: &mut Task, call: Call) {
-        task.key = Key::new(call);
-        task.element = (size_of::<T>() as u32, M::name());
+        let key = Key::new(call);
+        let prepared = self.team.group.engine.prepared(&self.team.inner, &key);
+        self.is_to_do(task, key, prepared);
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn is_to_do(&self, task: &mut Task, key: Key, prepared: Rc<Prepared>) {
+        task.key = key;
+        task.element = element::<T, M>;
         task.combine = self.meets.combines().map(|combine| &raw const *combine);
         if let Some(fixed) = self.fixed
-            && *fixed != task.key
+            && *fixed != key
         {
-            self.is_not_planned(*fixed, task.key, task.site);
+            self.is_not_planned(*fixed, key, task.site);
         }
-        let prepared = self.team.group.engine.prepared(&self.team.inner, &task.key);
         task.parts = prepared.parts;
-        // Whose block comes here in a permutation is not known yet.
-        if call.op != OpKind::Permute {
+        // Whose block comes here in a permutation may not be known yet.
+        if self.op != OpKind::Permute || key.from() != UNKNOWN {
             task.prepared = OnceCell::from(prepared);
         }
     }
@@ -627,7 +738,7 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
                     is_of_others(self.team, site);
                 }
                 if range.start == 0 && range.end == array.spread.len() {
-                    *base = Base::Same(array.start);
+                    *base = Base::Same(array.start, array.own);
                     return (Kind::Shared, array.mine);
                 }
                 (Kind::Shared, self.share(array, range, base))

@@ -1,15 +1,15 @@
 //! What each step of a plan does: copies and stores between ranks of a node, messages with notices to others.
 
-use super::engine::{Base, Engine, Known, OWED, Task, UnderWay};
+use super::engine::{Base, Engine, Known, Task, UnderWay};
 use super::reduce::Elements;
 use crate::job::Inner;
 use crate::team::Rank;
-use partage_conduit::coll::{CONTEXTS, LETTER, WORDS};
+use partage_conduit::coll::{LETTER, WORDS};
 use partage_conduit::contract::{At, Conduit};
 use partage_conduit::copy;
 use partage_conduit::ofi::rma;
 use partage_conduit::reference::ARRIVED;
-use partage_conduit::shm::coll::{self, Words};
+use partage_conduit::shm::coll::Words;
 use partage_conduit::signal::Notice;
 use partage_conduit::wait::Aborted;
 use partage_plan::coll::{Buffer, Signal, Span, Step};
@@ -49,6 +49,8 @@ impl Now<'_> {
         match base {
             // SAFETY: inside the buffer, whose length was compared with the shape's.
             Base::Private(p) => Some(unsafe { p.add(self.offset + span.at) }),
+            // SAFETY: the same.
+            Base::Same(_, p) if rank == desk.rank() && !p.is_null() => Some(unsafe { p.add(self.offset + span.at) }),
             shared => {
                 let part = shared.at(self.engine, rank);
                 let at = At { offset: part.offset + (self.offset + span.at) as u64, ..part };
@@ -117,9 +119,10 @@ impl Now<'_> {
                 let known = self.known(*to);
                 let (sent, taken) = (known.letters_sent.get(), &desk.from(*to).taken[self.context]);
                 if known.letters_taken.get() < sent {
-                    self.look_what_was_taken(*to);
+                    engine.look_what_was_taken(*to);
+                    let must_have = || engine.must_have_taken(self.context, *to);
                     if known.letters_taken.get() < sent {
-                        if !wait!(|| taken.get() >= sent)? {
+                        if !wait!(|| taken.get() >= sent || must_have())? {
                             return Ok(false);
                         }
                         known.letters_taken.set(sent);
@@ -141,7 +144,10 @@ impl Now<'_> {
             Step::Wait { from, signal, n } => {
                 let until = self.known(*from).heard[*signal as usize].get() + *n as u64;
                 let count = &desk.from(*from).told[self.context].signals.0[*signal as usize];
-                return wait!(|| count.get() >= until);
+                if !wait!(|| count.get() >= until)? {
+                    return Ok(false);
+                }
+                engine.hears(*from, self.task.epoch());
             }
             Step::Arrive | Step::Last { .. } => {
                 let (hall, before) = (desk.hall(self.context), context.mine.get());
@@ -178,10 +184,7 @@ impl Now<'_> {
                     }
                 }
             }
-            Step::Release => {
-                desk.hall(self.context).release(context.released.get() + 1);
-                desk.ring_all();
-            }
+            Step::Release => engine.release(self.context),
             Step::Released => {
                 let (hall, times) = (desk.hall(self.context), context.released.get() + 1);
                 if !wait!(|| hall.released() >= times)? {
@@ -194,14 +197,6 @@ impl Now<'_> {
             }
         }
         Ok(true)
-    }
-
-    /// The counts of all contexts are in two lines, which are fetched once for all.
-    #[inline(never)]
-    fn look_what_was_taken(&self, by: usize) {
-        let taken = &self.engine.desk.from(by).taken;
-        let contexts = self.engine.contexts.iter().zip(taken);
-        contexts.for_each(|(context, taken)| context.peers[by].letters_taken.set(taken.get()));
     }
 
     #[inline(never)]
@@ -220,7 +215,7 @@ impl Now<'_> {
         let is_complete = |all: &UnderWay| all.gets.iter().chain(&all.puts).all(|one| self.inner.is_complete(one));
         let ended = self.complete::<BLOCK>(None, is_complete)?;
         if ended {
-            self.task.under_way.take();
+            self.task.under_way().take();
             self.task.has_under_way.set(false);
         }
         Ok(ended)
@@ -231,7 +226,7 @@ impl Now<'_> {
     fn got<const BLOCK: bool>(&self, step: &Step) -> Result<bool, Aborted> {
         let got = self.complete::<BLOCK>(Some(step), |all| all.gets.iter().all(|get| self.inner.is_complete(get)))?;
         if got {
-            self.task.under_way.borrow_mut().gets.clear();
+            self.task.under_way().borrow_mut().gets.clear();
         }
         Ok(got)
     }
@@ -241,7 +236,7 @@ impl Now<'_> {
         step: Option<&Step>,
         is_complete: impl Fn(&UnderWay) -> bool,
     ) -> Result<bool, Aborted> {
-        let ready = || is_complete(&self.task.under_way.borrow());
+        let ready = || is_complete(&self.task.under_way().borrow());
         if ready() {
             return Ok(true);
         }
@@ -272,7 +267,7 @@ impl Now<'_> {
                 let put = unsafe { self.inner.start_notice_raw(self.task.site, at, from, src.len, notice) };
                 let put = put.expect("memory of a desk or an array");
                 if !put.is_empty() {
-                    self.task.under_way.borrow_mut().puts.push(put);
+                    self.task.under_way().borrow_mut().puts.push(put);
                     self.task.has_under_way.set(true);
                 }
             }
@@ -287,7 +282,7 @@ impl Now<'_> {
             // SAFETY: the buffer is this task's, which does not end, nor touches it, before that is complete.
             let put = unsafe { rma::start_put(&inner.seat, site, at, from, len) };
             let put = inner.unless_outside(put).expect("memory of an array");
-            self.task.under_way.borrow_mut().gets.push(put);
+            self.task.under_way().borrow_mut().gets.push(put);
             self.task.has_under_way.set(true);
         } else {
             let mut bytes = vec![0; len];
@@ -334,7 +329,7 @@ impl Now<'_> {
             // SAFETY: the buffer is this task's, which does not end, nor touches it, before that is complete.
             let got = unsafe { rma::start_get(&inner.seat, site, at, to, len) };
             let got = inner.unless_outside(got).expect("memory of a desk or an array");
-            self.task.under_way.borrow_mut().gets.push(got);
+            self.task.under_way().borrow_mut().gets.push(got);
             self.task.has_under_way.set(true);
         } else {
             let mut bytes = vec![0; len];
@@ -345,13 +340,8 @@ impl Now<'_> {
 
     #[inline(always)]
     fn signal(&self, to: usize, signal: Signal) {
-        let sent = &self.known(to).sent[signal as usize];
-        sent.set(sent.get() + 1);
         match self.engine.desk.to(to) {
-            Some(inlet) => {
-                inlet.told[self.context].signals.0[signal as usize].raise(sent.get());
-                self.engine.desk.ring(to);
-            }
+            Some(_) => self.engine.tell(self.context, to, signal),
             None => self.add_far(to, self.engine.words[self.context].signals[signal as usize]),
         }
     }
@@ -374,15 +364,9 @@ impl Now<'_> {
             len += span.len;
         }
         match self.engine.desk.to(to) {
-            Some(inlet) => {
-                inlet.told[self.context].letter.write(&words[..len.div_ceil(8)], number);
-                self.engine.desk.ring(to);
-                let ahead = &self.engine.contexts[(self.context + coll::AHEAD) % CONTEXTS].peers[to];
-                if ahead.letters_taken.get() == ahead.letters_sent.get() {
-                    self.engine.desk.prefetch_letter(to, self.context);
-                }
-            }
+            Some(_) => self.engine.post(self.context, to, &words[..len.div_ceil(8)], number),
             None => {
+                self.engine.sends_far(self.context, to, self.task.epoch());
                 let Words { letter, number: offset, .. } = self.engine.words[self.context];
                 let notice = Notice::Add { offset, value: 1 };
                 let bytes = &bytemuck::cast_slice(&words)[..len];
@@ -412,7 +396,7 @@ impl Now<'_> {
         before: bool,
     ) -> Result<bool, Aborted> {
         let place = {
-            let mut under_way = self.task.under_way.borrow_mut();
+            let mut under_way = self.task.under_way().borrow_mut();
             let is_new = under_way.operand.is_none();
             let place = under_way.operand.get_or_insert_with(|| vec![0; src.len.div_ceil(8)]).as_mut_ptr().cast::<u8>();
             drop(under_way);
@@ -425,7 +409,7 @@ impl Now<'_> {
             return Ok(false);
         }
         self.combine(Elements { at: place, shared: false }, dst, before);
-        self.task.under_way.borrow_mut().operand = None;
+        self.task.under_way().borrow_mut().operand = None;
         Ok(true)
     }
 
@@ -469,31 +453,22 @@ impl Now<'_> {
     #[inline(always)]
     fn taken(&self, from: usize, number: u64) {
         match self.engine.desk.to(from) {
-            Some(_) => {
-                let mut owed = self.engine.owed.borrow_mut();
-                owed.push((self.context, from, number));
-                if owed.len() == OWED {
-                    drop(owed);
-                    self.engine.tell_all();
-                }
+            Some(_) => self.engine.was_taken(self.context, from, number),
+            None => {
+                self.engine.hears(from, self.task.epoch());
+                self.engine.was_taken_far(self.task.epoch(), self.context, from, number);
             }
-            None => self.add_far(from, self.engine.words[self.context].taken),
         }
     }
 
     /// Whether this rank is the last one.
     #[inline(always)]
     fn arrive(&self) -> bool {
-        let (engine, hall) = (self.engine, self.engine.desk.hall(self.context));
-        if !engine.others.is_empty() {
+        if !self.engine.others.is_empty() {
             self.arrive_beyond();
             return false;
         }
-        let is_last = (hall.arrive(1) + 1).is_multiple_of(engine.desk.ranks() as u64);
-        if is_last {
-            engine.desk.ring_all();
-        }
-        is_last
+        self.engine.arrive_near(self.context)
     }
 
     #[cold]

@@ -1,0 +1,378 @@
+//! Calls that look like one before: what was found out then is not found out again.
+//!
+//! A call is known by its [`Look`]: what the caller has said, and the buffers by the numbers of arrays or the lengths of memory. If one like it was right,
+//! it is. What passes at once between ranks of a node is also kept as [`Quick`] steps, in which everything is resolved that does not change from call to call: they are the steps of the
+//! plan, one for one, and touch the same words in the same order as [`super::steps`], by the same functions of the engine; so what
+//! the checker of plans has decided holds for them.
+//!
+//! Does not contain: what can wait for the network, is started, compared with others' calls, or passes in parts. That is done by tasks.
+
+use super::choice::{Key, Prepared};
+use super::engine::{Base, Context, Engine, Waits, context_of};
+use super::reduce::{Combine, Elements};
+use crate::job::Inner;
+use partage_conduit::coll::{LETTER, WORDS};
+use partage_conduit::contract::At;
+use partage_conduit::copy;
+use partage_conduit::record::Site;
+use partage_conduit::wait::Aborted;
+use partage_plan::coll::{Buffer, Plan, Signal, Span, Step};
+use std::rc::Rc;
+
+/// How many calls are remembered.
+const REMEMBERED: usize = 64;
+
+/// A call as its caller sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Look {
+    /// Operation, sync modes, algorithm.
+    pub what: u64,
+    /// Root, and bytes of an element.
+    pub ends: u64,
+    /// Source and destination.
+    pub sides: [u64; 2],
+}
+
+/// What is known of calls that look alike.
+#[derive(Debug)]
+pub(super) struct Before {
+    look: Look,
+    pub key: Key,
+    pub prepared: Rc<Prepared>,
+    /// Nothing if it takes a task.
+    pub quick: Option<Quick>,
+}
+
+/// Calls that were right.
+#[derive(Debug)]
+pub(super) struct Memory(Box<[Option<Rc<Before>>]>);
+
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory((0..REMEMBERED).map(|_| None).collect())
+    }
+}
+
+impl Memory {
+    #[inline(always)]
+    fn place(look: &Look) -> usize {
+        let [source, dest] = look.sides;
+        let hash = look.what ^ look.what >> 20 ^ look.ends.wrapping_mul(5) ^ source.wrapping_mul(3) ^ dest;
+        (hash ^ hash >> 8) as usize % REMEMBERED
+    }
+
+    #[inline(always)]
+    pub fn find(&self, look: &Look) -> Option<&Rc<Before>> {
+        self.0[Memory::place(look)].as_ref().filter(|known| known.look == *look)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// In the source (0) or destination (1), memory of this rank's own whose address each call has.
+    In(usize, usize),
+    /// In an array, which stays where it is. Others may touch it, though a right program does not.
+    Fixed(*mut u8),
+}
+
+#[derive(Debug)]
+enum Op {
+    /// Of so many bytes, as the others; of letters, no more than they have.
+    Copy {
+        src: Place,
+        dst: Place,
+        len: usize,
+    },
+    Combine {
+        src: Place,
+        dst: Place,
+        len: usize,
+        before: bool,
+    },
+    Send {
+        to: usize,
+        src: Place,
+        len: usize,
+    },
+    Take {
+        from: usize,
+        dst: Place,
+        len: usize,
+    },
+    TakeCombine {
+        from: usize,
+        dst: Place,
+        len: usize,
+        before: bool,
+    },
+    Signal {
+        to: usize,
+        signal: Signal,
+    },
+    Wait {
+        from: usize,
+        signal: Signal,
+        n: u64,
+    },
+    /// Arrives; if it is not the last, so many steps are left out.
+    Last {
+        steps: usize,
+    },
+    Release,
+    Released,
+}
+
+/// The steps of a plan, resolved.
+#[derive(Debug)]
+pub(super) struct Quick {
+    /// With the number of the step of which each is one.
+    ops: Box<[(Op, u32)]>,
+    arrivals: u64,
+}
+
+/// A call that is being made.
+pub(super) struct Call<'a> {
+    pub engine: &'a Engine,
+    pub inner: &'a Rc<Inner>,
+    pub known: &'a Before,
+    pub name: &'static str,
+    pub at: &'static std::panic::Location<'static>,
+    /// Source and destination, if they are this rank's own.
+    pub sides: [*mut u8; 2],
+    pub combine: Option<*const dyn Combine>,
+}
+
+impl Engine {
+    /// Keeps what is known of such calls.
+    pub(super) fn keep(&self, inner: &Inner, look: Look, key: Key, prepared: Rc<Prepared>, bases: &[Base; 2]) {
+        let is_one = prepared.parts == 1 && self.desk.reaches_all() && self.others.is_empty();
+        let quick = if is_one { self.quick(inner, prepared.plan(0), bases) } else { None };
+        let known = Rc::new(Before { look, key, prepared, quick });
+        self.known.borrow_mut().0[Memory::place(&look)] = Some(known);
+    }
+
+    /// The steps of this plan, if all of them can be resolved.
+    fn quick(&self, inner: &Inner, plan: &Plan, bases: &[Base; 2]) -> Option<Quick> {
+        let mut ops = vec![];
+        for (i, step) in plan.steps.iter().enumerate() {
+            match step {
+                Step::Last { steps } => {
+                    ops.push((Op::Last { steps: steps.len() }, i as u32));
+                    for step in steps {
+                        ops.push((self.op(inner, step, bases)?, i as u32));
+                    }
+                }
+                step => ops.push((self.op(inner, step, bases)?, i as u32)),
+            }
+        }
+        (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), arrivals: plan.totals.arrivals as u64 })
+    }
+
+    fn op(&self, inner: &Inner, step: &Step, bases: &[Base; 2]) -> Option<Op> {
+        let me = self.desk.rank();
+        let place = |of: usize, span: Span| self.place(inner, of, span, bases);
+        Some(match *step {
+            Step::Copy { src, dst } => Op::Copy { src: place(me, src)?, dst: place(me, dst)?, len: src.len },
+            Step::Get { from, src, dst } => Op::Copy { src: place(from, src)?, dst: place(me, dst)?, len: src.len },
+            Step::Carry { from, src, to, dst } => {
+                Op::Copy { src: place(from, src)?, dst: place(to, dst)?, len: src.len }
+            }
+            Step::Combine { from, src, dst, before } => {
+                Op::Combine { src: place(from, src)?, dst: place(me, dst)?, len: dst.len, before }
+            }
+            Step::Send { to, ref src } => match src[..] {
+                [src] if src.len <= LETTER => Op::Send { to, src: place(me, src)?, len: src.len },
+                _ => return None,
+            },
+            Step::Take { from, ref dst } => match dst[..] {
+                [dst] if dst.len <= LETTER => Op::Take { from, dst: place(me, dst)?, len: dst.len },
+                _ => return None,
+            },
+            Step::TakeCombine { from, dst, before } if dst.len <= LETTER => {
+                Op::TakeCombine { from, dst: place(me, dst)?, len: dst.len, before }
+            }
+            Step::Signal { to, signal } => Op::Signal { to, signal },
+            Step::Wait { from, signal, n } => Op::Wait { from, signal, n: n as u64 },
+            Step::Release => Op::Release,
+            Step::Released => Op::Released,
+            Step::Put { .. } | Step::Each { .. } | Step::Claim { .. } | Step::Last { .. } => return None,
+            Step::Arrive | Step::Meet { .. } | Step::TakeCombine { .. } => return None,
+        })
+    }
+
+    fn place(&self, inner: &Inner, of: usize, span: Span, bases: &[Base; 2]) -> Option<Place> {
+        let (side, base) = match span.buffer {
+            // Another in each context.
+            Buffer::Scratch => return None,
+            Buffer::Source => (0, &bases[0]),
+            Buffer::Dest => (1, &bases[1]),
+        };
+        let is_mine = of == self.desk.rank();
+        match base {
+            Base::Private(_) => is_mine.then_some(Place::In(side, span.at)),
+            shared => {
+                let table = if is_mine { inner.own_table() } else { &inner.guarded };
+                let part = shared.at(self, of);
+                table.locate(At { offset: part.offset + span.at as u64, ..part }, span.len).map(Place::Fixed)
+            }
+        }
+    }
+}
+
+impl Call<'_> {
+    /// Makes it.
+    ///
+    /// # Safety
+    /// The sides are those of buffers that look as this call does, which are borrowed until it returns, and so is what combines elements.
+    #[inline(always)]
+    pub unsafe fn run(&self, quick: &Quick) -> Result<(), Aborted> {
+        let engine = self.engine;
+        let epoch = engine.next_epoch();
+        let number = context_of(epoch);
+        let context = &engine.contexts[number];
+        let mut left_out = 0;
+        for (op, step) in &quick.ops {
+            if left_out > 0 {
+                left_out -= 1;
+                continue;
+            }
+            let wait = Wait { call: self, epoch, step: *step };
+            // SAFETY: passed on to the caller.
+            unsafe { self.op(quick, op, (number, context), wait, &mut left_out)? };
+        }
+        engine.ended(number, self.known.prepared.plan(0));
+        Ok(())
+    }
+
+    #[inline(always)]
+    unsafe fn op(
+        &self,
+        quick: &Quick,
+        op: &Op,
+        (number, context): (usize, &Context),
+        wait: Wait<'_>,
+        left_out: &mut usize,
+    ) -> Result<(), Aborted> {
+        let (engine, desk) = (self.engine, &self.engine.desk);
+        match *op {
+            // SAFETY: places in buffers of this call, or that are mapped; a plan moves nothing to where it is, and has nothing touched by two.
+            Op::Copy { src, dst, len } => unsafe { copy::between(self.at(dst), self.at(src), len) },
+            // SAFETY: the same.
+            Op::Combine { src, dst, len, before } => unsafe { self.combine(self.elements(src), dst, len, before) },
+            Op::Send { to, src, len } => {
+                let peer = &context.peers[to];
+                let sent = peer.letters_sent.get();
+                if peer.letters_taken.get() < sent {
+                    engine.look_what_was_taken(to);
+                    if peer.letters_taken.get() < sent {
+                        let taken = &desk.from(to).taken[number];
+                        wait.until(|| taken.get() >= sent)?;
+                        peer.letters_taken.set(sent);
+                    }
+                }
+                peer.letters_sent.set(sent + 1);
+                let mut words = [0; WORDS];
+                // SAFETY: as above; a letter has room for it.
+                unsafe { copy::between(words.as_mut_ptr().cast(), self.at(src), len) };
+                engine.post(number, to, &words[..len.div_ceil(8)], sent + 1);
+            }
+            Op::Take { from, dst, len } => {
+                let next = self.letter(number, context, from, wait)?;
+                let mut words = [0; WORDS];
+                desk.from(from).told[number].letter.read(&mut words[..len.div_ceil(8)]);
+                // SAFETY: as above.
+                unsafe { copy::between(self.at(dst), words.as_ptr().cast(), len) };
+                engine.was_taken(number, from, next);
+            }
+            Op::TakeCombine { from, dst, len, before } => {
+                let next = self.letter(number, context, from, wait)?;
+                let mut words = [0; WORDS];
+                desk.from(from).told[number].letter.read(&mut words[..len.div_ceil(8)]);
+                let src = Elements { at: words.as_mut_ptr().cast(), shared: false };
+                // SAFETY: as above.
+                unsafe { self.combine(src, dst, len, before) };
+                engine.was_taken(number, from, next);
+            }
+            Op::Signal { to, signal } => engine.tell(number, to, signal),
+            Op::Wait { from, signal, n } => {
+                let until = context.peers[from].heard[signal as usize].get() + n;
+                let count = &desk.from(from).told[number].signals.0[signal as usize];
+                wait.until(|| count.get() >= until)?;
+            }
+            Op::Last { steps } => {
+                let (hall, before) = (desk.hall(number), context.mine.get());
+                let all = before * desk.ranks() as u64;
+                if context.all_arrived.get() < before {
+                    wait.until(|| hall.arrivals() >= all)?;
+                    context.all_arrived.set(before);
+                }
+                context.mine.set(before + 1);
+                match engine.arrive_near(number) {
+                    true => context.all_arrived.set(before + 1),
+                    false => *left_out = steps,
+                }
+            }
+            Op::Release => engine.release(number),
+            Op::Released => {
+                let (hall, times) = (desk.hall(number), context.released.get() + 1);
+                wait.until(|| hall.released() >= times)?;
+                if quick.arrivals > 0 {
+                    context.all_arrived.set(context.arrived.get() + quick.arrivals);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn at(&self, place: Place) -> *mut u8 {
+        match place {
+            Place::In(side, at) => self.sides[side].wrapping_add(at),
+            Place::Fixed(p) => p,
+        }
+    }
+
+    #[inline(always)]
+    fn elements(&self, place: Place) -> Elements {
+        Elements { at: self.at(place), shared: matches!(place, Place::Fixed(_)) }
+    }
+
+    /// # Safety
+    /// As for [`Combine::combine`].
+    #[inline(always)]
+    unsafe fn combine(&self, src: Elements, dst: Place, len: usize, before: bool) {
+        let combine = self.combine.expect("a reduction has an operation");
+        // SAFETY: passed on to the caller.
+        unsafe { (*combine).combine(self.elements(dst), src, len, before) };
+    }
+
+    /// Waits for the next letter of `from`; its number.
+    #[inline(always)]
+    fn letter(&self, number: usize, context: &Context, from: usize, wait: Wait<'_>) -> Result<u64, Aborted> {
+        let (got, letter) = (&context.peers[from].letters_got, &self.engine.desk.from(from).told[number].letter);
+        let next = got.get() + 1;
+        wait.until(|| letter.number.get() >= next)?;
+        got.set(next);
+        Ok(next)
+    }
+}
+
+/// A step that may have to wait.
+#[derive(Clone, Copy)]
+struct Wait<'a> {
+    call: &'a Call<'a>,
+    epoch: u64,
+    step: u32,
+}
+
+impl Wait<'_> {
+    #[inline(always)]
+    fn until(self, ready: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
+        if ready() {
+            return Ok(());
+        }
+        let Call { engine, inner, known, name, at, .. } = *self.call;
+        let site = Site { call: name, at };
+        engine.wait_near(inner, site, self.epoch, || Waits::quick(engine, site, known, self.step as usize), ready)
+    }
+}
