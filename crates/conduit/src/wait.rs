@@ -8,6 +8,7 @@
 //!   neighbour and a yielder does not. All ranks of the node that do so end it at the same time. A rank that yields
 //!   among others that park gets its turn when none of them can run, which is late enough to look like a foreign load: if each
 //!   had its own time, traffic that was once disturbed would stay three times slower for as long as it lasts.
+//! * Where there is a network, a millisecond of either.
 //! * Work served during a wait ([`Step::Busy`]) restarts it, so that a rank that serves others does not fall asleep
 //!   in the middle of their traffic.
 //! * Every park is timed (a tenth of a second) and reads the job's abort word when it ends.
@@ -47,6 +48,9 @@ use std::fmt::Display;
 
 /// How long a rank spins before it parks.
 const PATIENCE_US: u64 = 50;
+/// The same, and how long it yields, where there is a network: a long put of another node is no event until it has come, and the thread that takes
+/// over from who sleeps is slower at that by several times. A megabyte by TCP takes a few hundred microseconds.
+const PATIENCE_FAR_US: u64 = 1000;
 /// How long it yields. With 50 µs, three turns of eight ranks, one late turn lets some of them park, whose wake-ups make
 /// others late: traffic between sixteen ranks on two cores fell into that now and then and became three times slower.
 const PATIENCE_SHARED_US: u64 = 200;
@@ -347,6 +351,12 @@ impl<'m> Waiter<'m> {
         }
     }
 
+    /// How many ticks it waits awake, where so many microseconds are enough on a node.
+    #[inline(always)]
+    fn patience(&self, near: u64) -> u64 {
+        (if self.relief.is_some() { PATIENCE_FAR_US.max(near) } else { near }) * self.ticks_per_us
+    }
+
     #[inline(always)]
     fn spin(&self, look: &(impl Fn() -> Step + ?Sized)) -> Step {
         let mut start = None;
@@ -358,7 +368,7 @@ impl<'m> Waiter<'m> {
                 }
             }
             let now = ticks();
-            if now.wrapping_sub(*start.get_or_insert(now)) > PATIENCE_US * self.ticks_per_us {
+            if now.wrapping_sub(*start.get_or_insert(now)) > self.patience(PATIENCE_US) {
                 return Step::Idle;
             }
         }
@@ -384,7 +394,7 @@ impl<'m> Waiter<'m> {
             if found != Step::Idle {
                 return found;
             }
-            if foreign || after.wrapping_sub(start) > PATIENCE_SHARED_US * self.ticks_per_us {
+            if foreign || after.wrapping_sub(start) > self.patience(PATIENCE_SHARED_US) {
                 return Step::Idle;
             }
             before = after;
