@@ -62,7 +62,7 @@ pub struct SharedArray<T> {
     parts: Parts<T>,
     /// How many elements are mine, and where; null if there are none.
     pub(crate) mine: usize,
-    pub(crate) own: *mut u8,
+    pub(crate) own: *mut T,
     pub(crate) slot: u16,
     /// Which of all arrays of this process it is: no two have the same number, also one after the other.
     pub(crate) number: u64,
@@ -111,7 +111,7 @@ impl Team {
         let mine = spread.part_len(self.rank().index());
         let own = match mine * size_of::<T>() {
             0 => std::ptr::null_mut(),
-            bytes => inner.own_table().locate(At { rank: me.0, offset: start }, bytes).expect("agreed"),
+            bytes => inner.own_table().locate(At { rank: me.0, offset: start }, bytes).expect("agreed").cast(),
         };
         let number = NUMBER.fetch_add(1, Relaxed);
         Ok(SharedArray { inner, group, len, start, spread, parts, mine, own, slot, number })

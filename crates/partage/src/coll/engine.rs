@@ -18,7 +18,8 @@
 //! To tell another node takes a message, and mostly it knows: a rank begins with `e` when it has ended all up to `e - `[`WINDOW`], so whoever
 //! hears from it in `e` knows that it has taken what was sent to it until then. A letter of `t` is followed by the next in its context in
 //! `t + APART` at the earliest, so its reader owes an answer when it begins with that or a later one, unless it has sent a letter to the sender in `t + WINDOW`,
-//! which the sender takes in that collective: and no collective waits for a later one.
+//! which the sender takes in that collective: and no collective waits for a later one. Where a rank sends another one more than one letter
+//! in a collective, each is answered at once.
 //!
 //! # Memory
 //! A task has addresses of its caller's buffers. Blocking calls borrow them until they return; started ones are
@@ -508,8 +509,8 @@ impl Engine {
                 },
             };
             let plan = prepared.plan(part);
-            let (offset, arrivals) = (part * prepared.part, plan.totals.arrivals);
-            let now = Now { engine: self, inner, task, context, offset, arrivals };
+            let (offset, totals) = (part * prepared.part, &plan.totals);
+            let now = Now { engine: self, inner, task, context, offset, totals };
             for step in &plan.steps[place.step.get()..] {
                 if !now.step::<BLOCK>(step)? {
                     return Ok(false);
@@ -678,11 +679,17 @@ impl Engine {
         let due: Vec<_> = self.debts.borrow_mut().extract_if(.., |&mut (of, ..)| of + APART <= epoch).collect();
         for (of, context, from, number) in due {
             if self.said[from].get() <= of + WINDOW {
-                let told = self.contexts[context].peers[from].letters_told.replace(number);
-                let notice = Notice::Add { offset: self.words[context].taken, value: number - told };
-                inner.send_notice(site, At::guarded(self.rank_of(from).0, 0), &[], notice);
+                self.answer(inner, site, context, from, number);
             }
         }
+    }
+
+    /// Tells a member on another node that so many of its letters in this context were taken.
+    #[cold]
+    pub(super) fn answer(&self, inner: &Inner, site: Site, context: usize, from: usize, number: u64) {
+        let told = self.contexts[context].peers[from].letters_told.replace(number);
+        let notice = Notice::Add { offset: self.words[context].taken, value: number - told };
+        inner.send_notice(site, At::guarded(self.rank_of(from).0, 0), &[], notice);
     }
 
     /// Arrives, where all members are on this node; whether it is the last one.

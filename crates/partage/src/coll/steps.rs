@@ -12,7 +12,7 @@ use partage_conduit::reference::ARRIVED;
 use partage_conduit::shm::coll::Words;
 use partage_conduit::signal::Notice;
 use partage_conduit::wait::Aborted;
-use partage_plan::coll::{Buffer, Signal, Span, Step};
+use partage_plan::coll::{Buffer, Signal, Span, Step, Totals};
 use std::rc::Rc;
 
 /// A part of a task that is being run.
@@ -23,8 +23,7 @@ pub(super) struct Now<'a> {
     pub context: usize,
     /// Where this part begins in each block.
     pub offset: usize,
-    /// How often each rank arrives.
-    pub arrivals: usize,
+    pub totals: &'a Totals,
 }
 
 impl Now<'_> {
@@ -191,8 +190,8 @@ impl Now<'_> {
                     return Ok(false);
                 }
                 // Who released all had seen them arrive, if they did.
-                if self.arrivals > 0 {
-                    context.all_arrived.set(context.arrived.get() + self.arrivals as u64);
+                if self.totals.arrivals > 0 {
+                    context.all_arrived.set(context.arrived.get() + self.totals.arrivals as u64);
                 }
             }
         }
@@ -456,7 +455,10 @@ impl Now<'_> {
             Some(_) => self.engine.was_taken(self.context, from, number),
             None => {
                 self.engine.hears(from, self.task.epoch());
-                self.engine.was_taken_far(self.task.epoch(), self.context, from, number);
+                match self.totals.letters_again {
+                    true => self.engine.answer(self.inner, self.task.site, self.context, from, number),
+                    false => self.engine.was_taken_far(self.task.epoch(), self.context, from, number),
+                }
             }
         }
     }

@@ -261,4 +261,6 @@ pub struct Totals {
     pub claims: usize,
     /// Signals to this rank: from whom, of which kind, how many.
     pub signals: Vec<(usize, Signal, usize)>,
+    /// Some rank sends this one more than one letter, and must know that the first has been taken.
+    pub letters_again: bool,
 }

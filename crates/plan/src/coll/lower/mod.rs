@@ -59,7 +59,13 @@ impl Shape {
             _ if self.op.combines() => lowering.reduction(&acts(self, me)?),
             flow => lowering.by_scheme(&flow.moves(self, me)?),
         }
-        Some(lowering.plan)
+        let mut plan = lowering.plan;
+        let mut senders = BTreeSet::new();
+        plan.totals.letters_again = plan.steps.iter().any(|step| match step {
+            Step::Take { from, .. } | Step::TakeCombine { from, .. } => !senders.insert(*from),
+            _ => false,
+        });
+        Some(plan)
     }
 
     /// Does it have plans?
