@@ -627,7 +627,8 @@ fn is_taken(pool: &Pool<u64>, call: &Call) -> bool {
 fn letters(job: &Job) {
     let (pool, mut random) = (Pool::<u64>::new(job, 2 + 4 * job.size()), Random::new(22));
     let mut taken = 0;
-    for name in ["flat:mail", "tree2:mail", "ring:mail", "pairwise:mail", "bruck:mail", "nodes2:mail", "nodes2x2:mail"] {
+    for name in ["flat:mail", "tree2:mail", "ring:mail", "pairwise:mail", "bruck:mail", "nodes2:mail", "nodes2x2:mail"]
+    {
         for op in OPS {
             for _ in 0..plenty(job, 40) {
                 let n = 1 + random.below(4);

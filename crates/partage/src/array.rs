@@ -42,6 +42,7 @@ use partage_plan::layout::{Layout, Piece, Run, Spread};
 use std::any::type_name;
 use std::fmt;
 use std::ops::{Bound, Range, RangeBounds};
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -60,9 +61,9 @@ pub struct SharedArray<T> {
     pub(crate) spread: Spread,
     /// What can be reached of it by a copy.
     parts: Parts<T>,
-    /// How many elements are mine, and where; null if there are none.
+    /// How many elements are mine, and where; some place if there are none.
     pub(crate) mine: usize,
-    pub(crate) own: *mut T,
+    own: NonNull<T>,
     pub(crate) slot: u16,
     /// Which of all arrays of this process it is: no two have the same number, also one after the other.
     pub(crate) number: u64,
@@ -110,8 +111,11 @@ impl Team {
         }
         let mine = spread.part_len(self.rank().index());
         let own = match mine * size_of::<T>() {
-            0 => std::ptr::null_mut(),
-            bytes => inner.own_table().locate(At { rank: me.0, offset: start }, bytes).expect("agreed").cast(),
+            0 => NonNull::dangling(),
+            bytes => {
+                let at = inner.own_table().locate(At { rank: me.0, offset: start }, bytes).expect("agreed");
+                NonNull::new(at.cast()).expect("memory")
+            }
         };
         let number = NUMBER.fetch_add(1, Relaxed);
         Ok(SharedArray { inner, group, len, start, spread, parts, mine, own, slot, number })
@@ -378,6 +382,12 @@ impl<T: Pod> SharedArray<T> {
     /// My part, by value and without any synchronization.
     pub fn cells(&self) -> Cells<'_, T> {
         Cells { array: self, len: self.local_len() }
+    }
+
+    /// Where my part is; null if there is nothing in it.
+    #[inline(always)]
+    pub(crate) fn own_place(&self) -> *mut u8 {
+        if self.mine * size_of::<T>() == 0 { std::ptr::null_mut() } else { self.own.as_ptr().cast() }
     }
 
     /// Where element `i` is, if there is one that can be reached by a copy: not in a phase.

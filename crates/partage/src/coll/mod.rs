@@ -545,7 +545,7 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
             What::Shared(array, range) => {
                 // SAFETY: borrowed.
                 let array = unsafe { &**array };
-                side(i, Base::Same(array.start, array.own.cast()));
+                side(i, Base::Same(array.start, array.own_place()));
                 (range.start == 0 && range.end == array.spread.len()).then_some(array.number << 1 | 1)
             }
         };
@@ -738,7 +738,7 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
                     is_of_others(self.team, site);
                 }
                 if range.start == 0 && range.end == array.spread.len() {
-                    *base = Base::Same(array.start, array.own.cast());
+                    *base = Base::Same(array.start, array.own_place());
                     return (Kind::Shared, array.mine);
                 }
                 (Kind::Shared, self.share(array, range, base))
