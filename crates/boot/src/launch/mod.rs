@@ -473,7 +473,12 @@ impl<'a> Job<'a> {
         if let Some(why) = &why {
             self.err.push_line(why);
         }
-        self.end_with(Ended { code, why }, GRACE);
+        self.end(Ended { code, why }, spare);
+    }
+
+    /// Tells all but one to end.
+    fn end(&mut self, ended: Ended, spare: Option<usize>) {
+        self.end_with(ended, GRACE);
         self.order_all(Order::Signal { signal: Signal::TERM.as_raw(), spare });
         self.err.write();
     }
@@ -535,8 +540,10 @@ impl<'a> Job<'a> {
         if self.ended.is_none() {
             if let Some(timeout) = self.spec.timeout.filter(|timeout| now - self.started >= *timeout) {
                 let why = format!("partage: the job did not end within {} s", timeout.as_secs_f64());
-                self.fail(124, Some(why), None);
+                self.err.push_line(&why);
+                // Asked before they are told to end, so each agent's answer comes before the deaths of its ranks.
                 self.report();
+                self.end(Ended { code: 124, why: Some(why) }, None);
             } else if self.spec.hang_after.is_some() && now >= self.next_tick {
                 self.order_all(Order::AskWait);
             }

@@ -784,7 +784,9 @@ impl Net {
 
     /// What a request or call says besides, which is done as soon as it has come; the message without it.
     pub(super) fn hear<'m>(&self, node: &Node, mut message: Message<'m>) -> Message<'m> {
-        if let Some(ended) = message.head.ended.take() {
+        let said = message.head.ended.take();
+        // Of other kinds it is not known that their ranks are ones.
+        if let Some(ended) = said.filter(|_| message.net().is_some()) {
             let (source, target) = (message.head.source as usize, message.head.target as usize);
             self.was_told(node.ranks(), AM, target, source, ended);
             node.ring(node.ranks().near(target));

@@ -295,8 +295,8 @@ impl Call<'_> {
             }
             Op::Signal { to, signal } => engine.tell(number, to, signal),
             Op::Wait { from, signal, n } => {
-                let until = context.peers[from].heard[signal as usize].get() + n;
-                let count = &desk.from(from).told[number].signals.0[signal as usize];
+                let until = context.peers[from].heard[signal.count()].get() + n;
+                let count = &desk.from(from).told[number].signals.0[signal.count()];
                 wait.until(|| count.get() >= until)?;
             }
             Op::Last { steps } => {

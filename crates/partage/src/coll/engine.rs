@@ -21,6 +21,9 @@
 //! which the sender takes in that collective: and no collective waits for a later one. Where a rank sends another one more than one letter
 //! in a collective, each is answered at once.
 //!
+//! In the same way, who hears from a rank in `e - 1` knows that it has ended all up to `e - `[`APART`], and thus all that had the context of `e`: its scratch is
+//! free, and it may be put to. So a rank does not say that ([`Signal::Free`]) to one to which it has said anything in `e - 1`.
+//!
 //! # Memory
 //! A task has addresses of its caller's buffers. Blocking calls borrow them until they return; started ones are
 //! borrowed by a scope, which ends when no task is left, or when the job ends and all tasks are given up.
@@ -35,7 +38,6 @@ use crate::job::Inner;
 use crate::team::{Group, Rank};
 use partage_conduit::coll::{CONTEXTS, Claims};
 use partage_conduit::contract::{At, Half};
-use partage_conduit::heap::Side;
 use partage_conduit::ofi::rma::Started;
 use partage_conduit::record::Site;
 use partage_conduit::shm::coll::{self, Desk, Words};
@@ -77,7 +79,7 @@ pub(crate) struct Engine {
     owed: RefCell<Vec<(usize, usize, u64)>>,
     /// The same of senders on other nodes, with the number of the collective.
     debts: RefCell<Vec<(u64, usize, usize, u64)>>,
-    /// The last collectives, and one, in which something came from each member, and in which a letter went to it by a message.
+    /// The last collectives, and one, in which something came from each member, and in which something went to it by a message.
     heard: Box<[Cell<u64>]>,
     said: Box<[Cell<u64>]>,
 }
@@ -127,6 +129,8 @@ pub(super) struct Known {
     /// In which collective the last one was sent, and of how many of the other's it was told that they were taken, by messages.
     letter_of: Cell<u64>,
     letters_told: Cell<u64>,
+    /// How often the other was not told, by a message, that scratch is free: the next time it is told so often more.
+    untold: Cell<u64>,
     /// Its last claim, and the last of the other's that it has taken.
     claimed: Cell<u64>,
     taken: Cell<u64>,
@@ -327,7 +331,7 @@ impl fmt::Display for Waits<'_> {
             }
         }
         let what = |signal: &Signal| match signal {
-            Signal::Entered => "to enter",
+            Signal::Entered | Signal::Free => "to enter",
             Signal::Data => "to pass its data",
             Signal::Done => "to have read",
         };
@@ -394,7 +398,7 @@ impl Engine {
         let (node, n) = (seat.node(), seat.node().ranks().count());
         let scratch = coll::scratch_of_all(node);
         let len = coll::len(n, scratch) as u64;
-        let taken = seat.take(Half::Guarded, Side::Symmetric, len, 4096);
+        let taken = seat.take_first(Half::Guarded, len, coll::head_len(n) as u64);
         let offset = taken.map_err(|e| format!("rank {rank}: {} for collectives: {e}", bytes(len)))?;
         let members = (0..n as u32).collect();
         // SAFETY: the first block of this side that any rank takes, so it is at the same place everywhere; nobody gives it back.
@@ -542,7 +546,7 @@ impl Engine {
         add(&context.arrived, totals.arrivals);
         add(&context.released, totals.releases);
         add(&context.claimed, totals.claims);
-        totals.signals.iter().for_each(|&(from, signal, n)| add(&context.peers[from].heard[signal as usize], n));
+        totals.signals.iter().for_each(|&(from, signal, n)| add(&context.peers[from].heard[signal.count()], n));
     }
 
     /// Waits; false if it does not hold yet and this does not block.
@@ -608,10 +612,10 @@ impl Engine {
     /// Signals to a member that is reached by stores.
     #[inline(always)]
     pub(super) fn tell(&self, context: usize, to: usize, signal: Signal) {
-        let sent = &self.contexts[context].peers[to].sent[signal as usize];
+        let sent = &self.contexts[context].peers[to].sent[signal.count()];
         sent.set(sent.get() + 1);
         let inlet = self.desk.to(to).expect("reached by stores");
-        inlet.told[context].signals.0[signal as usize].raise(sent.get());
+        inlet.told[context].signals.0[signal.count()].raise(sent.get());
         self.desk.ring(to);
     }
 
@@ -630,7 +634,9 @@ impl Engine {
     /// A letter of a member on another node has been read.
     #[cold]
     pub(super) fn was_taken_far(&self, epoch: u64, context: usize, from: usize, number: u64) {
-        self.debts.borrow_mut().push((epoch, context, from, number));
+        let mut debts = self.debts.borrow_mut();
+        debug_assert!(!debts.iter().any(|&(e, _, f, _)| (e, f) == (epoch, from)), "two letters: answered at once");
+        debts.push((epoch, context, from, number));
     }
 
     /// A letter of a member that is reached by stores has been read; it is told later.
@@ -670,17 +676,41 @@ impl Engine {
     #[cold]
     pub(super) fn sends_far(&self, context: usize, to: usize, epoch: u64) {
         self.contexts[context].peers[to].letter_of.set(epoch);
+        self.says(to, epoch);
+    }
+
+    /// Something goes to a member by a message for which that one waits in this collective.
+    pub(super) fn says(&self, to: usize, epoch: u64) {
         self.said[to].set(self.said[to].get().max(epoch + 1));
+    }
+
+    /// How often a member on another node is to be told now that this one has entered: not if it may put to scratch only, and can tell
+    /// from what this one said in the collective before that the scratch is free.
+    #[cold]
+    pub(super) fn enters_far(&self, context: usize, to: usize, signal: Signal, epoch: u64) -> u64 {
+        let untold = &self.contexts[context].peers[to].untold;
+        if signal == Signal::Free && epoch > 0 && self.said[to].get() == epoch {
+            untold.set(untold.get() + 1);
+            return 0;
+        }
+        untold.replace(0) + 1
+    }
+
+    /// Is the scratch of this member, on another node, free for this collective, as can be told from what it said in the one before?
+    #[inline(always)]
+    pub(super) fn must_be_free(&self, of: usize, epoch: u64) -> bool {
+        epoch > 0 && self.desk.to(of).is_none() && self.heard[of].get() >= epoch
     }
 
     /// Tells members on other nodes which of their letters were taken, if they do not know and may have to when this collective begins.
     #[cold]
     fn pay(&self, inner: &Inner, site: Site, epoch: u64) {
-        let due: Vec<_> = self.debts.borrow_mut().extract_if(.., |&mut (of, ..)| of + APART <= epoch).collect();
-        for (of, context, from, number) in due {
-            if self.said[from].get() <= of + WINDOW {
-                self.answer(inner, site, context, from, number);
-            }
+        let mut debts = self.debts.borrow_mut();
+        let mut due: Vec<_> = debts.extract_if(.., |&mut (of, ..)| of + APART <= epoch).collect();
+        drop(debts);
+        due.retain(|&(of, _, from, _)| self.said[from].get() <= of + WINDOW);
+        for (_, context, from, number) in due {
+            self.answer(inner, site, context, from, number);
         }
     }
 
@@ -823,6 +853,7 @@ impl Drop for GivenUp<'_> {
             self.inner.complete_far(self.site);
             let mut all = self.inner.pending.all.borrow_mut();
             let given_up: Vec<_> = all.extract_if(.., |(_, task)| self.is_one(task)).collect();
+            self.inner.calls.set_other(!all.is_empty());
             // A team may end with them, and tell others.
             drop(all);
             drop(given_up);

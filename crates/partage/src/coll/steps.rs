@@ -141,12 +141,16 @@ impl Now<'_> {
             }
             Step::Signal { to, signal } => self.signal(*to, *signal),
             Step::Wait { from, signal, n } => {
-                let until = self.known(*from).heard[*signal as usize].get() + *n as u64;
-                let count = &desk.from(*from).told[self.context].signals.0[*signal as usize];
-                if !wait!(|| count.get() >= until)? {
+                let until = self.known(*from).heard[signal.count()].get() + *n as u64;
+                let count = &desk.from(*from).told[self.context].signals.0[signal.count()];
+                let epoch = self.task.epoch();
+                let is_known = || *signal == Signal::Free && engine.must_be_free(*from, epoch);
+                if !wait!(|| count.get() >= until || is_known())? {
                     return Ok(false);
                 }
-                engine.hears(*from, self.task.epoch());
+                if count.get() >= until {
+                    engine.hears(*from, epoch);
+                }
             }
             Step::Arrive | Step::Last { .. } => {
                 let (hall, before) = (desk.hall(self.context), context.mine.get());
@@ -260,7 +264,8 @@ impl Now<'_> {
                 self.signal(to, Signal::Data);
             }
             None => {
-                let (offset, value) = (self.engine.words[self.context].signals[Signal::Data as usize], 1);
+                let (offset, value) = (self.engine.words[self.context].signals[Signal::Data.count()], 1);
+                self.engine.says(to, self.task.epoch());
                 let (at, notice) = (self.far(to, dst), Notice::Add { offset, value });
                 // SAFETY: the buffer is this task's, which does not end before that is complete.
                 let put = unsafe { self.inner.start_notice_raw(self.task.site, at, from, src.len, notice) };
@@ -341,13 +346,22 @@ impl Now<'_> {
     fn signal(&self, to: usize, signal: Signal) {
         match self.engine.desk.to(to) {
             Some(_) => self.engine.tell(self.context, to, signal),
-            None => self.add_far(to, self.engine.words[self.context].signals[signal as usize]),
+            None => self.signal_far(to, signal),
         }
     }
 
     #[cold]
-    fn add_far(&self, to: usize, offset: u64) {
-        let notice = Notice::Add { offset, value: 1 };
+    fn signal_far(&self, to: usize, signal: Signal) {
+        let epoch = self.task.epoch();
+        let value = match signal {
+            Signal::Entered | Signal::Free => self.engine.enters_far(self.context, to, signal, epoch),
+            Signal::Data | Signal::Done => 1,
+        };
+        if value == 0 {
+            return;
+        }
+        self.engine.says(to, epoch);
+        let notice = Notice::Add { offset: self.engine.words[self.context].signals[signal.count()], value };
         self.inner.send_notice(self.task.site, At::guarded(self.engine.rank_of(to).0, 0), &[], notice);
     }
 

@@ -193,6 +193,21 @@ pub enum Signal {
     Data,
     /// I have got it, and you may use its place again.
     Done,
+    /// I have entered, and you may put to my scratch: I have ended whatever used it before. (No data of mine are touched, so one who
+    /// knows that otherwise need not be told.)
+    Free,
+}
+
+impl Signal {
+    /// Which count it has. A rank says [`Entered`](Signal::Entered) or [`Free`](Signal::Free) to another one, not both.
+    #[inline(always)]
+    pub fn count(self) -> usize {
+        match self {
+            Signal::Entered | Signal::Free => 0,
+            Signal::Data => 1,
+            Signal::Done => 2,
+        }
+    }
 }
 
 /// What one rank does.

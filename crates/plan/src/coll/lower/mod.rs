@@ -5,7 +5,7 @@
 //!
 //! | signal | made by | when it is needed |
 //! |---|---|---|
-//! | entered | a rank whose memory another touches, when it enters, once to each | `In::My` asks, or what is put lands in scratch |
+//! | entered, or free | a rank whose memory another touches, when it enters, once to each | `In::My` asks; or what is put lands in scratch: *free*, if nothing else does |
 //! | data | the sender | where it puts: always; where it is got from: if the block is not there from the beginning |
 //! | done | the receiver, when it has got | `Out::My` asks, or the place is scratch, which the next collective uses again |
 //!
@@ -122,15 +122,29 @@ impl Shape {
         let origin = self.origin(block);
         match self.way {
             _ if origin.0 != rank => self.landing(rank, block),
-            _ if self.staged(origin.1) => self.stage(rank, block),
+            _ if self.staged(block) => self.stage(rank, block),
             _ => origin.1,
         }
     }
 
-    /// What others are to get must be where they can, and stay there.
-    fn staged(&self, origin: Span) -> bool {
+    /// What others are to get must be where they can, and stay there. And what a leader passes on with others' is beside that.
+    fn staged(&self, block: usize) -> bool {
+        let (rank, origin) = self.origin(block);
         let got = self.way == Way::Pull && (self.swaps() || self.kind(origin) == Kind::Private);
-        got || self.scheme == Scheme::Dynamic
+        got || self.scheme == Scheme::Dynamic || self.packed(block).is_some_and(|(sender, _)| sender == rank)
+    }
+
+    /// The leaders, of whom the one passes this block to the other between nodes, among others: all are one message if they lie side by side at
+    /// both ends, in scratch.
+    fn packed(&self, block: usize) -> Option<(usize, usize)> {
+        let (Flow::Nodes(_, leaders), Op::Exchange, Some(nodes)) = (self.flow, &self.op, &self.nodes) else {
+            return None;
+        };
+        let (from, to) = (block / self.ranks, block % self.ranks);
+        let (source, target) = (nodes.members(nodes.of(from)), nodes.members(nodes.of(to)));
+        let several = nodes.of(from) != nodes.of(to) && source.len() * target.len() > 1;
+        let stream = nodes.index(from) % leaders;
+        (several && self.way != Way::Mail).then(|| (source[stream % source.len()], target[stream % target.len()]))
     }
 
     /// Where that is: apart from what is received, if that is in scratch, too.
@@ -143,8 +157,9 @@ impl Shape {
     /// Where the receiver of a message has `block`: where it must be in the end, if its sender or those to whom it is
     /// passed on can touch that.
     fn landing(&self, rank: usize, block: usize) -> Span {
+        let packed = self.packed(block).is_some_and(|(_, receiver)| receiver == rank);
         let reached = (self.dest == Kind::Shared && self.scheme != Scheme::Dynamic) || self.way == Way::Mail;
-        self.target(rank, block).filter(|_| reached).unwrap_or_else(|| self.slot(rank, block))
+        self.target(rank, block).filter(|_| reached && !packed).unwrap_or_else(|| self.slot(rank, block))
     }
 
     fn kind(&self, span: Span) -> Kind {
@@ -187,8 +202,9 @@ struct Message {
     pushed: Vec<(Span, Span)>,
     /// What is got.
     pulled: Vec<(Span, Span)>,
-    /// Does the sender need to know that the receiver has entered?
+    /// Does the sender need to know that the receiver has entered, and only because of its scratch?
     sender_asks: bool,
+    scratch_only: bool,
     /// Does the receiver need to know that the sender has entered?
     receiver_asks: bool,
     /// What is got is not there from the beginning.
@@ -228,6 +244,7 @@ impl Message {
             sender_asks: shape.way != Way::Mail
                 && enter != In::All
                 && pushed.iter().any(|&(_, dst)| enter == In::My || scratch(dst)),
+            scratch_only: enter == In::No || pushed.iter().all(|&(_, dst)| scratch(dst)),
             receiver_asks: got && !fresh && enter == In::My,
             fresh,
             done: got && leave != Out::All && (leave == Out::My || pulled.iter().any(|&(src, _)| scratch(src))),
@@ -248,12 +265,22 @@ struct Lowering<'a> {
     /// Its own blocks have been copied.
     copied: bool,
     heard: BTreeMap<(usize, Signal), usize>,
+    /// Peers, and whether it is this rank that enters, where the other one touches data; else it puts to scratch only.
+    entered: BTreeSet<(usize, bool)>,
 }
 
 impl<'a> Lowering<'a> {
     fn new(shape: &'a Shape, me: usize) -> Lowering<'a> {
         let plan = Plan { steps: vec![], scratch: 0, totals: Totals::default() };
-        Lowering { shape, me, plan, met: shape.sync().0 != In::All, copied: false, heard: BTreeMap::new() }
+        Lowering {
+            shape,
+            me,
+            plan,
+            met: shape.sync().0 != In::All,
+            copied: false,
+            heard: BTreeMap::new(),
+            entered: BTreeSet::new(),
+        }
     }
 
     fn messages(&mut self, moves: &[Move]) {
@@ -268,10 +295,11 @@ impl<'a> Lowering<'a> {
         if enter == In::All {
             self.arrive();
         }
+        messages.iter().for_each(|m| self.asks(m.peer, m.send, m.sender_asks && !m.scratch_only, m.receiver_asks));
         let asked = messages.iter().filter(|m| if m.send { m.receiver_asks } else { m.sender_asks });
         let mut told = BTreeSet::new();
         for to in asked.map(|m| m.peer).filter(|&peer| told.insert(peer)) {
-            self.step(Step::Signal { to, signal: Signal::Entered });
+            self.step(Step::Signal { to, signal: self.entry(to, true) });
         }
         let mut staged = BTreeSet::new();
         for m in &messages {
@@ -300,7 +328,7 @@ impl<'a> Lowering<'a> {
     fn send(&mut self, m: &Message, staged: &mut BTreeSet<usize>) {
         let (shape, to) = (self.shape, m.peer);
         // A block that cannot be got from where it begins is copied to where it can, once.
-        let stage = |&b: &usize| shape.origin(b).0 == self.me && shape.staged(shape.origin(b).1);
+        let stage = |&b: &usize| shape.origin(b).0 == self.me && shape.staged(b);
         let fresh = m.blocks.iter().copied().filter(stage).filter(|&b| staged.insert(b));
         for (src, dst) in runs(fresh.map(|b| (shape.origin(b).1, shape.stage(self.me, b)))) {
             self.copy(src, dst);
@@ -455,9 +483,21 @@ impl<'a> Lowering<'a> {
 
     /// Unless it has done so before.
     fn wait_for_entry(&mut self, of: usize) {
-        if !self.heard.contains_key(&(of, Signal::Entered)) {
-            self.wait(of, Signal::Entered, 1);
+        let signal = self.entry(of, false);
+        if !self.heard.contains_key(&(of, signal)) {
+            self.wait(of, signal, 1);
         }
+    }
+
+    /// The ends of a message touch each other's data: its sender those of the receiver, or its receiver those of the sender.
+    fn asks(&mut self, peer: usize, send: bool, sender: bool, receiver: bool) {
+        self.entered.extend(sender.then_some((peer, !send)));
+        self.entered.extend(receiver.then_some((peer, send)));
+    }
+
+    /// What this rank says to a peer when it enters, or the peer to it.
+    fn entry(&self, peer: usize, mine: bool) -> Signal {
+        if self.entered.contains(&(peer, mine)) { Signal::Entered } else { Signal::Free }
     }
 
     /// Waits for `more` signals than before.

@@ -11,6 +11,7 @@
 //! twice in a plan, the second put brings what came of the first. What is put is combined where it has landed; what is got
 //! is combined as it is got, and a letter as it is taken.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::super::flow::reduce::{Act, Place, slots};
@@ -20,6 +21,7 @@ use super::Lowering;
 /// A partial result that passes, as both its ends see it.
 struct Passed {
     peer: usize,
+    send: bool,
     way: Way,
     /// Where it is at its sender, and where it comes at its receiver.
     src: Span,
@@ -162,22 +164,22 @@ impl Lowering<'_> {
         if enter == In::All {
             self.arrive();
         }
-        let mut told = std::collections::BTreeSet::new();
-        for (part, act) in acts() {
-            let to = match self.passed(*part, act, here) {
-                Some(m) if matches!(act, Act::Send { .. }) => m.receiver_asks.then_some(m.peer),
-                Some(m) => m.sender_asks.then_some(m.peer),
-                None => None,
-            };
-            if let Some(to) = to.filter(|&to| told.insert(to)) {
-                self.step(Step::Signal { to, signal: Signal::Entered });
-            }
+        let passed = acts().filter_map(|(part, act)| self.passed(*part, act, here));
+        let passed: Vec<Passed> = passed.collect();
+        for m in &passed {
+            let touches = m.sender_asks && enter == In::My && m.dst.buffer != Buffer::Scratch;
+            self.asks(m.peer, m.send, touches, m.receiver_asks);
+        }
+        let asked = passed.iter().filter(|m| if m.send { m.receiver_asks } else { m.sender_asks });
+        let mut told = BTreeSet::new();
+        for to in asked.map(|m| m.peer).filter(|&peer| told.insert(peer)) {
+            self.step(Step::Signal { to, signal: self.entry(to, true) });
         }
         let whole = |buffer, at| Span { buffer, at, len: shape.len };
         if here.own {
             self.copy(shape.origin(me).1, whole(Buffer::Scratch, 0));
         }
-        let mut done = std::collections::BTreeMap::new();
+        let mut done = BTreeMap::new();
         for (part, act) in acts() {
             let at = |place| shape.at(me, place, *part, here);
             match (*act, self.passed(*part, act, here)) {
@@ -248,6 +250,7 @@ impl Lowering<'_> {
         let fresh = got && (value != Place::Own || scratch(src));
         Some(Passed {
             peer,
+            send,
             way,
             src,
             dst,

@@ -70,6 +70,10 @@ struct Draft {
     releases: Vec<Option<usize>>,
     waits: Vec<(usize, Place, Step)>,
     lasts: Vec<(usize, usize)>,
+    /// Where the rank ended what had its context before.
+    ended: Option<usize>,
+    /// What comes after what when nobody knows more than it is told.
+    told: Vec<(usize, usize)>,
 }
 
 impl<'a> Graph<'a> {
@@ -89,6 +93,8 @@ impl<'a> Graph<'a> {
             releases: vec![None; runs.len()],
             waits: vec![],
             lasts: vec![],
+            ended: None,
+            told: vec![],
         };
         for rank in 0..ranks {
             let mut ended = vec![None; contexts];
@@ -98,6 +104,7 @@ impl<'a> Graph<'a> {
                 after.extend(ended[r.context]);
                 let enter = draft.node(run, rank, What::Enter, after);
                 entered = Some(enter);
+                draft.ended = ended[r.context];
                 let mut reads = vec![];
                 let mut at = enter;
                 let steps = r.plans[rank].steps.iter();
@@ -358,12 +365,15 @@ impl Draft {
         self.messages += 1;
     }
 
-    /// Signals of one rank to another take effect in order.
+    /// Signals of one rank to another take effect in order. That scratch is free is so when what had the context before has ended;
+    /// who knows that need not be told.
     fn signal(&mut self, run: usize, key: (usize, usize, usize, Signal), what: What, after: usize) {
         let (context, from, to, signal) = key;
-        let node = self.node(run, from, what, vec![after]);
+        let before = if signal == Signal::Free { Vec::from_iter(self.ended) } else { vec![after] };
+        let node = self.node(run, from, what, before);
+        self.told.push((node, after));
         let pair = self.pair(context, from, to);
-        let made = &mut self.signals[pair * 3 + signal as usize];
+        let made = &mut self.signals[pair * 3 + signal.count()];
         self.nodes[node].after.extend(made.last().map(|&(_, before)| before));
         made.push((run, node));
     }
@@ -380,7 +390,7 @@ impl Draft {
             let (run, context) = (place.run, runs[place.run].context);
             let made: Option<Vec<usize>> = match step {
                 Step::Wait { from, signal, n } => {
-                    nth(&self.signals[self.pair(context, from, place.rank) * 3 + signal as usize], run, n)
+                    nth(&self.signals[self.pair(context, from, place.rank) * 3 + signal.count()], run, n)
                         .map(|node| vec![node])
                 }
                 Step::Meet { n } => (0..ranks).map(|r| nth(&self.arrivals[context * ranks + r], run, n)).collect(),
@@ -400,7 +410,7 @@ impl Draft {
                 self.nodes[node].after.extend(other.filter(|&other| other != node));
             }
         }
-        let mut full = vec![];
+        let mut full = std::mem::take(&mut self.told);
         for (sent, taken) in self.mail.iter().zip(&self.taken) {
             for (i, (node, effects)) in taken.iter().enumerate() {
                 let Some(&(from, first)) = sent.get(i) else {
@@ -412,7 +422,7 @@ impl Draft {
                 full.extend(sent.get(i + 1).map(|&(next, _)| (next, *node)));
             }
         }
-        // What mail orders by being full is for deadlocks only: safe is what is safe without.
+        // What mail orders by being full, and signals that are not needed, is for deadlocks only: safe is what is safe without.
         if let Err(stuck) = sort(&self.nodes, &full) {
             let n = &self.nodes[stuck];
             return Err(match n.what {
