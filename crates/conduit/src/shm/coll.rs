@@ -9,7 +9,7 @@
 //! | after them | how many have left ([`Leavers`]) | who leaves |
 //! | [`INLETS`] | an [`Inlet`] for each member | that member |
 //! | after them | a [`Sign`] for each member and context | that member |
-//! | after them | scratch, a part for each context | whoever a plan says |
+//! | after them, or, for the team of all, in a block of its own, whose pages come when they are touched | scratch, a part for each context | whoever a plan says |
 //!
 //! What is mapped is written by stores. To other nodes, and on the reference path, the same words are added to by messages
 //! ([`Notice::Add`](crate::signal::Notice)), and arrivals of a whole node at once ([`ARRIVED`]).
@@ -63,13 +63,30 @@ fn scratch_at(ranks: usize) -> usize {
     (signs_at(ranks) + ranks * CONTEXTS * size_of::<Sign>()).next_multiple_of(4096)
 }
 
+/// Where a desk is in the guarded half of each of its members: its head, and the scratch of all contexts.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Where its head begins.
+    pub head: u64,
+    /// Where the scratch begins.
+    pub scratch: u64,
+    /// How long that of each context is.
+    pub scratch_len: usize,
+}
+
+impl Place {
+    /// One block, [`len`] bytes long, of a team of so many.
+    pub fn of_block(offset: u64, members: usize, scratch_len: usize) -> Place {
+        Place { head: offset, scratch: offset + head_len(members) as u64, scratch_len }
+    }
+}
+
 /// A rank's desk, and what it reaches of those of others.
 #[derive(Debug)]
 pub struct Desk {
     rank: usize,
     ranks: usize,
-    scratch_len: usize,
-    offset: u64,
+    place: Place,
     halls: *const Hall,
     leavers: *const Leavers,
     inlets: *const Inlet,
@@ -103,15 +120,14 @@ impl Desk {
     ///
     /// # Panics
     /// If there is no such memory.
-    pub unsafe fn new(
-        node: &Arc<Node>,
-        reach: &Reach,
-        (members, me): (&[u32], usize),
-        offset: u64,
-        scratch_len: usize,
-    ) -> Desk {
+    pub unsafe fn new(node: &Arc<Node>, reach: &Reach, (members, me): (&[u32], usize), place: Place) -> Desk {
         let ranks = members.len();
-        let locate = |reach: &Reach, rank: u32| reach.locate(At { rank, offset }, len(ranks, scratch_len));
+        let locate = |reach: &Reach, rank: u32| reach.locate(At { rank, offset: place.head }, head_len(ranks));
+        let scratch = |reach: &Reach, rank: u32| {
+            reach
+                .locate(At { rank, offset: place.scratch }, CONTEXTS * place.scratch_len)
+                .expect("memory beside that of its head")
+        };
         let here = |rank: u32| locate(node.table(Half::Guarded), rank).expect("memory of this node");
         let is_near = |&rank: &u32| node.ranks().is_near(rank as usize);
         let first = members.iter().copied().find(is_near).expect("this rank is one");
@@ -122,7 +138,7 @@ impl Desk {
                 leavers: part(block, LEAVERS).cast(),
                 inlet: part(block, INLETS + me * size_of::<Inlet>()).cast(),
                 signs: part(block, signs_at(ranks) + me * CONTEXTS * size_of::<Sign>()).cast(),
-                scratch: part(block, scratch_at(ranks)),
+                scratch: scratch(reach, rank),
                 bell: node.bell_of(rank),
             },
             None => {
@@ -133,12 +149,11 @@ impl Desk {
         let mut peers: Box<[Peer]> = members.iter().map(peer).collect();
         // My own is always there.
         let mine = here(members[me]);
-        peers[me].scratch = part(mine, scratch_at(ranks));
+        peers[me].scratch = scratch(node.table(Half::Guarded), members[me]);
         Desk {
             rank: me,
             ranks,
-            scratch_len,
-            offset,
+            place,
             halls: here(first).cast_const().cast(),
             leavers: part(mine, LEAVERS).cast(),
             inlets: part(mine, INLETS).cast(),
@@ -226,7 +241,7 @@ impl Desk {
 
     /// The hall for barriers at the first member of a node, for messages.
     pub fn barriers_offset(&self) -> u64 {
-        self.offset + (BARRIERS * size_of::<Hall>()) as u64
+        self.place.head + (BARRIERS * size_of::<Hall>()) as u64
     }
 
     /// What can be seen of the others when this is gone.
@@ -289,7 +304,7 @@ impl Desk {
 
     /// Bytes of scratch that each rank has in each context.
     pub fn scratch_len(&self) -> usize {
-        self.scratch_len
+        self.place.scratch_len
     }
 
     /// Where a rank's scratch begins in this context; null if it is not mapped.
@@ -298,17 +313,17 @@ impl Desk {
         assert!(context < CONTEXTS);
         let p = self.peers[of].scratch;
         // SAFETY: inside its block.
-        if p.is_null() { p } else { unsafe { p.add(context * self.scratch_len) } }
+        if p.is_null() { p } else { unsafe { p.add(context * self.place.scratch_len) } }
     }
 
     /// The same as a place in guarded memory.
     pub fn scratch_offset(&self, context: usize) -> u64 {
-        self.offset + (scratch_at(self.ranks) + context * self.scratch_len) as u64
+        self.place.scratch + (context * self.place.scratch_len) as u64
     }
 
     /// Where the words are that this rank has at another's desk, for messages.
     pub fn words(&self, context: usize) -> Words {
-        let inlet = self.offset + (INLETS + self.rank * size_of::<Inlet>()) as u64;
+        let inlet = self.place.head + (INLETS + self.rank * size_of::<Inlet>()) as u64;
         let told = inlet + (offset_of!(Inlet, told) + context * size_of::<Told>()) as u64;
         let signals = told + offset_of!(Told, signals) as u64;
         let claims = [offset_of!(Claims, made), offset_of!(Claims, taken)];
@@ -318,11 +333,12 @@ impl Desk {
             signals: [0, 8, 16].map(|at| signals + at),
             taken: inlet + (offset_of!(Inlet, taken) + 8 * context) as u64,
             claims: claims.map(|at| signals + (3 * size_of::<Count>() + at) as u64),
-            hall: self.offset + (context * size_of::<Hall>()) as u64,
-            leavers: self.offset + LEAVERS as u64,
+            hall: self.place.head + (context * size_of::<Hall>()) as u64,
+            leavers: self.place.head + LEAVERS as u64,
             left: [offset_of!(Left, epochs), offset_of!(Left, barriers), offset_of!(Left, gone)]
                 .map(|at| signals + (3 * size_of::<Count>() + size_of::<Claims>() + at) as u64),
-            sign: self.offset + (signs_at(self.ranks) + (self.rank * CONTEXTS + context) * size_of::<Sign>()) as u64,
+            sign: self.place.head
+                + (signs_at(self.ranks) + (self.rank * CONTEXTS + context) * size_of::<Sign>()) as u64,
         }
     }
 }

@@ -132,23 +132,19 @@ impl Seat {
         Ok(block.range.start)
     }
 
-    /// The same from a side that nobody has used, of which only the first bytes are committed; pages of the rest come when they are touched. Where
-    /// there is a network, which must know all, it is as [`take`](Self::take).
-    pub fn take_first(&self, half: Half, len: u64, at_once: u64) -> Result<u64, Exhausted> {
-        let (side, committed) = (Side::Symmetric, &self.memory[half as usize].committed[Side::Symmetric as usize]);
-        if self.node.net().is_some() || committed.get() > 0 {
+    /// Takes so many bytes, of pages that come when they are touched: it is not known before that there are as many. Where there is a network,
+    /// which must know all, it is as [`take`](Self::take).
+    pub fn take_untouched(&self, half: Half, side: Side, len: u64) -> Result<u64, Exhausted> {
+        if self.node.net().is_some() || side == Side::Local {
             return self.take(half, side, len, 4096);
         }
-        let mut heaps = self.memory[half as usize].heaps.borrow_mut();
+        let memory = &self.memory[half as usize];
+        let mut heaps = memory.heaps.borrow_mut();
         let Some(block) = heaps.take(side, len, 4096) else {
             return Err(Exhausted::Segment { largest: heaps.largest(side) });
         };
-        let i = self.rank - self.node.mine().start;
-        if let Err(e) = self.node.populate(self.node.in_file(i, half, block.range.start), at_once) {
-            heaps.give(side, block.range.start);
-            return Err(e);
-        }
-        committed.set(self.node.segment - block.range.start);
+        let committed = &memory.committed[side as usize];
+        committed.set(committed.get().max(self.node.segment - block.range.start));
         Ok(block.range.start)
     }
 

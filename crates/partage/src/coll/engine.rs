@@ -38,6 +38,7 @@ use crate::job::Inner;
 use crate::team::{Group, Rank};
 use partage_conduit::coll::{CONTEXTS, Claims};
 use partage_conduit::contract::{At, Half};
+use partage_conduit::heap::Side;
 use partage_conduit::ofi::rma::Started;
 use partage_conduit::record::Site;
 use partage_conduit::shm::coll::{self, Desk, Words};
@@ -354,20 +355,14 @@ impl fmt::Display for Waits<'_> {
 }
 
 impl Engine {
-    /// That of the `me`-th of these ranks, with so much scratch. Others are reached by what this table has.
+    /// That of the `me`-th of these ranks. Others are reached by what this table has.
     ///
     /// # Safety
     /// As for [`Desk::new`].
-    pub unsafe fn new(
-        seat: &Seat,
-        reach: &Reach,
-        (members, me): (Box<[u32]>, usize),
-        offset: u64,
-        scratch: usize,
-    ) -> Engine {
+    pub unsafe fn new(seat: &Seat, reach: &Reach, (members, me): (Box<[u32]>, usize), place: coll::Place) -> Engine {
         let (node, ranks, n) = (seat.node(), seat.node().ranks(), members.len());
         // SAFETY: passed on to the caller.
-        let desk = unsafe { Desk::new(node, reach, (&members, me), offset, scratch) };
+        let desk = unsafe { Desk::new(node, reach, (&members, me), place) };
         let nodes: Vec<usize> = members.iter().map(|&r| ranks.node_of(ranks.place(r as usize).0)).collect();
         let mut firsts: Vec<Option<u32>> = vec![None; ranks.nodes()];
         nodes.iter().zip(&members).for_each(|(&node, &r)| _ = firsts[node].get_or_insert(r));
@@ -396,13 +391,15 @@ impl Engine {
     /// That of a rank that has just taken its seat, for the team of all: everybody takes the same block then.
     pub fn of_all(seat: &Seat, reach: &Reach, rank: usize) -> Result<Engine, String> {
         let (node, n) = (seat.node(), seat.node().ranks().count());
-        let scratch = coll::scratch_of_all(node);
-        let len = coll::len(n, scratch) as u64;
-        let taken = seat.take_first(Half::Guarded, len, coll::head_len(n) as u64);
-        let offset = taken.map_err(|e| format!("rank {rank}: {} for collectives: {e}", bytes(len)))?;
-        let members = (0..n as u32).collect();
-        // SAFETY: the first block of this side that any rank takes, so it is at the same place everywhere; nobody gives it back.
-        let engine = unsafe { Engine::new(seat, reach, (members, rank), offset, scratch) };
+        let (head_len, scratch_len) = (coll::head_len(n) as u64, coll::scratch_of_all(node));
+        let scratch = (CONTEXTS * scratch_len) as u64;
+        let refused = |e| format!("rank {rank}: {} for collectives: {e}", bytes(head_len + scratch));
+        // Idle ranks have no scratch.
+        let head = seat.take(Half::Guarded, Side::Symmetric, head_len, 4096).map_err(refused)?;
+        let scratch = seat.take_untouched(Half::Guarded, Side::Symmetric, scratch).map_err(refused)?;
+        let (members, place) = ((0..n as u32).collect(), coll::Place { head, scratch, scratch_len });
+        // SAFETY: the first blocks of this side that any rank takes, so they are at the same places everywhere; nobody gives them back.
+        let engine = unsafe { Engine::new(seat, reach, (members, rank), place) };
         Ok(Engine { is_of_all: true, ..engine })
     }
 

@@ -294,9 +294,10 @@ impl Team {
         list.iter().for_each(|&r| *common.entry(r).or_default() += 1);
         drop(common);
         let at = list.iter().position(|&r| r == me.0).expect("a member");
+        let place = coll::Place::of_block(offset, n, SCRATCH);
         // SAFETY: a block of this length at this place, which all members have taken and zeroed as far as it must be: they have told so. They give it
         // back when all have left (`sweep_teams`).
-        let engine = unsafe { Engine::new(&inner.seat, &inner.guarded, (list.into(), at), offset, SCRATCH) };
+        let engine = unsafe { Engine::new(&inner.seat, &inner.guarded, (list.into(), at), place) };
         let own = Own { home: inner.clone(), blocks: RefCell::default(), bytes: Cell::new(0), door: Door::default() };
         own.add(offset, len);
         Ok(Team { inner: inner.clone(), group: Rc::new(Group::new(engine, Some(own))) })
