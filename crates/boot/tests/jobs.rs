@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGPIPE, SIGTERM};
 
 /// After the first failure of a job, its end. A second is promised, the rest is for busy machines.
-const SOON: Duration = Duration::from_secs(3);
+const SOON: Duration = Duration::from_secs(10);
 
 #[test]
 fn exchanges_of_all_sizes() {

@@ -623,7 +623,7 @@ fn a_rank_that_is_killed_while_others_wait() {
                 let children = running.children();
                 let victim = if of_those_who_wait { children[0] } else { children[children.len() - 1] };
                 kill(victim, libc::SIGKILL);
-                let killed = Instant::now();
+                let killed = Moment::now();
                 let ended = running.wait();
                 assert!(killed.elapsed() < SOON, "{case}: {:?}", killed.elapsed());
                 let line = ended.failed(137, &[&format!("(pid {victim})"), "killed by SIGKILL"]);

@@ -144,7 +144,7 @@ fn a_rank_that_dies_ends_collectives() {
             running
                 .report_says(|text| text.contains("waiting in broadcast ") || text.contains("waiting in gather_all "));
             let victim = running.children()[if mapping == Hybrid { 0 } else { 1 }];
-            let killed = std::time::Instant::now();
+            let killed = Moment::now();
             kill(victim, libc::SIGKILL);
             let ended = running.wait();
             assert!(ended.code == 137 && killed.elapsed() < SOON, "{ended:#?}");

@@ -144,7 +144,7 @@ fn a_rank_that_is_killed_while_it_waits() {
         running.report_says(|text| text.contains(&format!("ranks 0-2  waiting in barrier at {barrier}")));
         let victim = running.children()[0];
         kill(victim, libc::SIGKILL);
-        let killed = Instant::now();
+        let killed = Moment::now();
         let ended = running.wait();
         assert!(killed.elapsed() < SOON);
         let line = ended.failed(137, &[&format!("(pid {victim})"), "killed by SIGKILL"]);

@@ -205,7 +205,7 @@ fn hosts_are_lost_under_mpirun() {
     };
     // Ranks end by themselves; what mpirun has started on a host that it cannot reach is not ours.
     let ends = |running: Running, within: Duration| {
-        let begun = Instant::now();
+        let begun = Moment::now();
         let ours = || [1, 2].iter().flat_map(|n| processes_on(&namespaces.host(*n))).any(is_ours);
         while ours() {
             assert!(begun.elapsed() < within + SOON_ACROSS, "ranks are left behind: {}", running.err());

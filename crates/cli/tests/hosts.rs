@@ -8,7 +8,7 @@ use partage_boot::Boot;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn ranks() {
@@ -228,7 +228,7 @@ fn kills_at_any_moment() {
             _ => pick(&processes, number).or(pick(&agents, number)).unwrap_or(running.pid()),
         };
         kill(victim, libc::SIGKILL);
-        let killed = Instant::now();
+        let killed = Moment::now();
         let launcher = victim == running.pid();
         let ended = running.wait_with(SOON_ACROSS);
         let what = format!("round {round}: {victim} of {agents:?} {processes:?} after {delay:?}: {ended:#?}");
@@ -252,7 +252,7 @@ fn a_process_is_killed() {
         running.out_says(|text| text.matches("ready\n").count() == 4);
         let victim = processes_of(&running, "3");
         kill(victim, libc::SIGKILL);
-        let killed = Instant::now();
+        let killed = Moment::now();
         let ended = running.wait();
         assert!(killed.elapsed() < SOON_ACROSS);
         let line = ended.failed(137, &["was killed by SIGKILL"]);
@@ -274,7 +274,7 @@ fn an_agent_is_killed() {
     let agents = running.children();
     assert_eq!(agents.len(), 2);
     kill(agents[1], libc::SIGKILL);
-    let killed = Instant::now();
+    let killed = Moment::now();
     let ended = running.wait_with(SOON_ACROSS);
     assert!(killed.elapsed() < SOON_ACROSS);
     ended.failed(1, &["the connection to host hostb was lost (", "rsh` was killed by SIGKILL"]);
@@ -317,7 +317,7 @@ fn signals() {
         let running = rsh.job("a,b", &["-n", "2"], "wait").start();
         running.out_says(|text| text.matches("ready\n").count() == 2);
         running.signal(signal);
-        let signalled = Instant::now();
+        let signalled = Moment::now();
         running.wait().failed(code, &[line]);
         assert!(signalled.elapsed() < SOON_ACROSS);
     }
@@ -631,7 +631,7 @@ fn network_namespaces() {
     let running = namespaces.run(&["-n", "4"]).arg(this_program()).args(RANKS).env("CASE", "wait").start();
     running.out_says(|text| text.matches("ready\n").count() == 4);
     kill(processes_of(&running, "3"), libc::SIGKILL);
-    let killed = Instant::now();
+    let killed = Moment::now();
     let ended = running.wait();
     assert!(killed.elapsed() < SOON_ACROSS);
     ended.failed(137, &[&format!("rank 3 on {prefix}2 (pid "), "was killed by SIGKILL"]);

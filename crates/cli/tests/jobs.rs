@@ -163,7 +163,7 @@ fn signals_end_the_job() {
                 let running = job(mapping, case).start();
                 running.out_says(|text| text.contains("ready"));
                 running.signal(signal);
-                let sent = Instant::now();
+                let sent = Moment::now();
                 let ended = running.wait();
                 assert!(sent.elapsed() < SOON);
                 ended.failed(code, &["interrupted by SIG"]);

@@ -350,7 +350,7 @@ fn one_kill(seed: u64, hosts: Option<&Namespaces>, wanted: Option<When>, summary
     }
     let running = start.env("CASE", format!("{when:?}")).env("SEED", seed.to_string()).start();
     if when <= When::Join {
-        while running.begun.elapsed() < delay {
+        while running.begun.wall() < delay {
             std::hint::spin_loop();
         }
     } else {
@@ -375,7 +375,7 @@ fn one_kill(seed: u64, hosts: Option<&Namespaces>, wanted: Option<When>, summary
             }
         }
     };
-    let killed = Instant::now();
+    let killed = Moment::now();
     if let Some(victim) = victim {
         kill(victim, libc::SIGKILL);
     }
