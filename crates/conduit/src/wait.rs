@@ -122,6 +122,11 @@ impl Bell {
         }
     }
 
+    /// Is its owner parked, or about to be? A guess, for who would do something in its place.
+    pub fn is_parked(&self) -> bool {
+        self.0.word().load(Relaxed) != 0
+    }
+
     #[cold]
     #[inline(never)]
     fn wake(&self) {

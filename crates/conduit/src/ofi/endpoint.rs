@@ -682,15 +682,16 @@ impl Endpoint {
     }
 
     /// Sleeps until there may be something for [`poll`](Self::poll), until [`wake`](Self::wake) is called, or for `most`. It
-    /// may return earlier. No lock is held meanwhile; see [Sleeping](self#sleeping).
-    pub fn wait(&self, most: Duration) {
+    /// may return earlier. No lock is held meanwhile; see [Sleeping](self#sleeping). True if something has come, be it nothing
+    /// that [`poll`](Self::poll) would tell of.
+    pub fn wait(&self, most: Duration) -> bool {
         let Opened { fabric, cq, ref woken, .. } = *self.opened;
         let queue = self.opened.wait_fd();
         if queue.is_some() {
             let _whole = self.opened.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: an open fabric, and one queue of it that has a descriptor.
             if unsafe { ((*(*fabric).ops).trywait)(fabric, [cq.cast::<fid>()].as_mut_ptr(), 1) } != 0 {
-                return;
+                return true;
             }
         }
         let most = if queue.is_some() { most } else { most.min(BLINK) };
@@ -702,6 +703,7 @@ impl Endpoint {
         if fds[0].revents().contains(PollFlags::IN) {
             let _ = rustix::io::read(woken, &mut [0; 8]);
         }
+        queue.is_some() && fds[1].revents().contains(PollFlags::IN)
     }
 
     /// Ends the [`wait`](Self::wait) of one thread, or the next one.

@@ -102,6 +102,11 @@ impl Node {
         self.mail.peers[near].bell().ring();
     }
 
+    /// Do all ranks of this process sleep?
+    pub(crate) fn all_sleep(&self) -> bool {
+        self.mine().all(|rank| self.mail.peers[self.ranks.near(rank)].bell().is_parked())
+    }
+
     /// How many errands other threads have for a rank of this process: what it looks at whenever it looks at its messages.
     #[inline(always)]
     pub fn errands(&self, rank: usize) -> &AtomicUsize {

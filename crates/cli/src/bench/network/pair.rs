@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 /// Those of this kind.
-pub static FIGURES: [Figure; 15] = [
+pub static FIGURES: [Figure; 16] = [
     job("net_put_8", 2, Apart, "us", Ratio(1.15), put_8),
     job("net_get_8", 2, Apart, "us", Ratio(1.15), get_8),
     job("net_am_short_rtt", 2, Apart, "us", Ratio(1.2), am_short_rtt),
@@ -32,6 +32,7 @@ pub static FIGURES: [Figure; 15] = [
     job("net_put_stream_tasks", 2, Apart, "us", Ratio(1.2), put_stream_tasks),
     job("net_fetch_add", 2, Apart, "us", Ratio(1.2), fetch_add),
     job("net_atomic_native", 2, Apart, "us", Limit::None, atomic_native),
+    job("net_put_8_asleep", 2, Apart, "us", Limit::None, put_8_asleep),
     job("net_put_busy_target", 2, Apart, "us", Limit::Value(100.0), put_busy_target).most(9),
     job("net_sig_8_vs_put", 2, Apart, "us", Ratio(0.6), signal_beside_put),
     job("net_put_8_vs_reference", 2, Apart, "×", Ratio(0.8), put_8).against(Reference).most(9),
@@ -50,6 +51,8 @@ const WINDOW: usize = 64;
 /// Bytes that a sample moves where bandwidth is measured, and how many are under way.
 const VOLUME: usize = 32 << 20;
 const UNDER_WAY: usize = 4 << 20;
+/// A rank that has waited for so long sleeps.
+const FALLS_ASLEEP: Duration = Duration::from_millis(5);
 /// How long the target computes, and how much of that puts are made.
 const BUSY_NS: u64 = 100_000_000;
 const BUSY_PUTS_NS: u64 = 50_000_000;
@@ -103,6 +106,25 @@ pub fn put_8(b: &Bench) -> Measured {
     let link = Link::new(b, 8, 1);
     let there = link.there.cast::<u64>();
     link.compare(TRIPS, || there.put(b.job, black_box(1)), || link.wire.put(8))
+}
+
+/// The same into memory of a rank that has slept in a barrier for a while.
+fn put_8_asleep(b: &Bench) -> Measured {
+    let link = Link::new(b, 8, 1);
+    let there = link.there.cast::<u64>();
+    let to_sleeper = || {
+        if b.me > 0 {
+            b.job.barrier();
+            return 0.0;
+        }
+        std::thread::sleep(FALLS_ASLEEP);
+        let start = now_ns();
+        (0..TRIPS).for_each(|_| there.put(b.job, black_box(1)));
+        let time = now_ns() - start;
+        b.job.barrier();
+        time as f64 / TRIPS as f64 / 1e3
+    };
+    b.compare(to_sleeper, || link.served(TRIPS, || (0..TRIPS).for_each(|_| link.wire.put(8)), || link.wire.poll()))
 }
 
 /// A get of 8 bytes.
