@@ -5,7 +5,7 @@ use partage::prelude::*;
 use std::time::Duration;
 
 /// All of them.
-pub const CASES: [Case; 13] = [
+pub const CASES: [Case; 14] = [
     ("ranks know themselves and each other", identity),
     ("values of every width go everywhere", values),
     ("values of up to a word never tear", whole_values),
@@ -13,6 +13,7 @@ pub const CASES: [Case; 13] = [
     ("scopes complete their transfers", scopes),
     ("a barrier waits for all and publishes all", barriers),
     ("a split barrier does not hold up who has notified", split_barriers),
+    ("memory of who sleeps is reached", sleepers),
     ("local memory is zeroed, apart and reusable", local_memory),
     ("symmetric memory has one offset", symmetric_memory),
     ("exhaustion is an error, on all ranks where all asked", exhaustion),
@@ -180,6 +181,24 @@ fn barriers(job: &Job) {
     }
     job.barrier();
     job.free_all(count);
+}
+
+/// All but one sleep in a barrier; between nodes, threads of their processes serve them.
+fn sleepers(job: &Job) {
+    let (block, rounds) = (job.alloc_all::<u64>(2).unwrap(), (200 / job.size() as u64).max(20));
+    let value = |rank: Rank, round: u64| u64::from(rank.0) << 32 | round;
+    if job.rank().0 == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+        for (round, rank) in (1..=rounds).flat_map(|round| job.ranks().map(move |rank| (round, rank))) {
+            block.on(rank).put(job, value(rank, round));
+            assert_eq!(block.on(rank).get(job), value(rank, round));
+            assert_eq!(block.add(1).on(rank).at(job).fetch_add(1), round - 1);
+        }
+    }
+    job.barrier();
+    assert_eq!([block.get(job), block.add(1).get(job)], [value(job.rank(), rounds), rounds]);
+    job.barrier();
+    job.free_all(block);
 }
 
 fn split_barriers(job: &Job) {

@@ -17,6 +17,18 @@ fn ranks() {
     });
 }
 
+/// What says how soon a job ends goes on, and not faster than the clock.
+#[test]
+fn moments_pass() {
+    let (begun, tenth) = (Moment::now(), Duration::from_millis(100));
+    while begun.elapsed() < tenth {
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(begun.wall() < Duration::from_secs(60), "{begun:?}");
+    }
+    // A tick may have begun before.
+    assert!(begun.wall() > tenth.mul_f64(0.8), "{begun:?}");
+}
+
 fn is_report(text: &str) -> bool {
     text.contains("partage: where the 4 ranks are (3 waiting):\n")
         && text.contains(&format!("\n  ranks 0-2  waiting in barrier at {}", at!("barrier")))

@@ -37,7 +37,7 @@ impl Moment {
         Moment { at: Moment::there(), wall: Instant::now() }
     }
 
-    /// Since then, at most.
+    /// Since then, of the time that this machine was there.
     pub fn elapsed(self) -> Duration {
         Moment::there() - self.at
     }
