@@ -85,7 +85,7 @@ fn same<T: Pod + Debug>(what: &str, found: &[T], expected: &[T]) {
 
 fn contents(job: &Job) {
     let mut random = Random::new(job.size() as u64);
-    for turn in 0..4 {
+    for turn in 0..if crate::is_short() { 2 } else { 4 } {
         of_type::<u8>(job, &mut random, 5 * turn);
         of_type::<u16>(job, &mut random, 5 * turn + 1);
         of_type::<f32>(job, &mut random, 5 * turn + 2);

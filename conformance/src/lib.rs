@@ -70,9 +70,14 @@ fn scale() -> f64 {
     std::env::var("SCALE").map_or(1.0, |text| text.parse().expect("SCALE is a number"))
 }
 
+/// Is it to be short?
+pub fn is_short() -> bool {
+    scale() < 0.5
+}
+
 /// Of cases that are alike some are left out where a suite is to be short: the same on all ranks.
 pub fn is_left_out(random: &mut Random) -> bool {
-    random.below(4) > 0 && scale() < 0.5
+    random.below(4) > 0 && is_short()
 }
 
 /// How many messages a flood has, each rank's part: as many in all on few ranks as on many. `SCALE` multiplies it.

@@ -13,6 +13,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+/// Far more than any takes: a virtual machine whose host is busy has made twenty times of some.
+const LIMIT: Duration = Duration::from_secs(900);
+
 const SUITE: &str = env!("CARGO_BIN_EXE_partage-conformance");
 
 fn suite(ranks: usize, procs: usize, settings: &[(&str, &str)]) {
@@ -26,35 +29,36 @@ fn suite_on(hosts: Option<Hosts>, ranks: usize, procs: usize, settings: &[(&str,
     // Some cases panic on purpose and catch it.
     spec.env.push(("RUST_BACKTRACE".into(), "0".into()));
     spec.env.extend(settings.iter().map(|(name, value)| (name.into(), value.into())));
-    spec.timeout = Some(Duration::from_secs(300));
+    spec.timeout = Some(LIMIT);
     let begun = Instant::now();
     let ended = partage::launcher::launch(&spec).unwrap();
     println!("{:.1} s: {ranks} ranks in {procs} processes, {settings:?}", begun.elapsed().as_secs_f64());
     assert_eq!(ended.code, 0, "{ranks} ranks in {procs} processes, {settings:?}: {:?}", ended.why);
 }
 
-fn every_split(ranks: usize) {
-    (1..=ranks).for_each(|procs| suite(ranks, procs, &[]));
+/// In every split; all but one of them short, if there is not time for all of it.
+fn every_split(ranks: usize, long: usize) {
+    (1..=ranks).for_each(|procs| suite(ranks, procs, if is_every() || procs == long { &[] } else { &[SHORT] }));
 }
 
 #[test]
 fn one_rank() {
-    every_split(1);
+    every_split(1, 1);
 }
 
 #[test]
 fn two_ranks() {
-    every_split(2);
+    every_split(2, 2);
 }
 
 #[test]
 fn three_ranks() {
-    every_split(3);
+    every_split(3, 2);
 }
 
 #[test]
 fn four_ranks() {
-    every_split(4);
+    every_split(4, 4);
 }
 
 /// As programs that are not debugged have them: calls are not compared, and those that were made before are remembered.
@@ -78,15 +82,13 @@ fn some_of(splits: RangeInclusive<usize>, some: &[usize]) -> Vec<usize> {
 #[test]
 fn seven_ranks() {
     for procs in some_of(1..=7, &[1, 3, 7]) {
-        suite(7, procs, if procs == 3 { &[] } else { &[SHORT] });
+        suite(7, procs, if is_every() || procs == 3 { &[] } else { &[SHORT] });
     }
 }
 
-/// Of many splits that are much alike, some have the large floods.
 fn sixteen_ranks(splits: RangeInclusive<usize>) {
     for procs in some_of(splits, &[1, 3, 16]) {
-        let settings: &[_] = if is_every() || procs == 3 { &[] } else { &[SHORT] };
-        suite(16, procs, settings);
+        suite(16, procs, if is_every() { &[] } else { &[SHORT] });
     }
 }
 
@@ -382,13 +384,16 @@ fn ends_well(mut command: Command, settings: &[(&str, &str)]) {
             command.env_remove(name);
         }
     }
-    command.envs(settings.iter().copied()).env("RUST_BACKTRACE", "0").env("PARTAGE_TIMEOUT", "300");
+    command
+        .envs(settings.iter().copied())
+        .env("RUST_BACKTRACE", "0")
+        .env("PARTAGE_TIMEOUT", LIMIT.as_secs().to_string());
     let mut child = command.stdin(Stdio::null()).process_group(0).spawn().unwrap();
     let begun = Instant::now();
     let status = loop {
         match child.try_wait().unwrap() {
             Some(status) => break Some(status),
-            None if begun.elapsed() > Duration::from_secs(310) => break None,
+            None if begun.elapsed() > LIMIT + Duration::from_secs(10) => break None,
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };

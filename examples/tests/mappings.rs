@@ -55,7 +55,7 @@ fn launched(program: &str, ranks: usize, procs: usize, settings: &[(&str, &str)]
     spec.procs = procs;
     spec.env.push(("RUST_BACKTRACE".into(), "0".into()));
     spec.env.extend(settings.iter().map(|(name, value)| (name.into(), value.into())));
-    spec.timeout = Some(Duration::from_secs(120));
+    spec.timeout = Some(Duration::from_secs(600));
     spec.quiet_output = true;
     let ended = partage::launcher::launch(&spec).unwrap();
     assert_eq!(ended.code, 0, "{program}, {ranks} ranks in {procs} processes, {settings:?}: {:?}", ended.why);

@@ -19,7 +19,7 @@ pub const SOON: Duration = Duration::from_secs(5);
 /// Across hosts a job ends within two seconds of a failure; more for slow machines.
 pub const SOON_ACROSS: Duration = Duration::from_secs(8);
 /// After this a job hangs: it is killed and its test fails.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// A moment, and how long ago it was in time that this machine was there for us. A virtual machine whose host is busy, or a
 /// test beside others, gets far less time than passes; the jobs it looks at get no more.
