@@ -183,7 +183,7 @@ impl Node {
     fn push_reply(&self, net: usize, to: usize, (head, words, n): (Head, [u64; WORDS], usize)) {
         let peer = &self.mail.peers[to];
         peer.replies[net].push(head, &words, n);
-        peer.bell().ring_after_fence();
+        peer.bell().speak_after_fence();
     }
 
     /// Sends kept replies for which there are buffers now; those to one rank in order.
@@ -341,7 +341,8 @@ impl Seat {
         }
         outlet.total.set(outlet.total.get() + 1);
         route.ring.push(head, &words, n);
-        route.bell().ring_after_fence();
+        route.bell().speak_after_fence();
+        self.waiter.spoke();
         if head.length() == IN_BUFFER {
             outlet.pools[net].prefetch(payload.len());
         }
