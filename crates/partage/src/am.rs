@@ -285,6 +285,7 @@ impl<'h> Target<'h> {
     }
 
     /// Reads a value of this rank's memory.
+    #[inline(always)]
     #[track_caller]
     pub fn get<T: Pod>(&self, p: GlobalPtr<T>) -> T {
         match self.0.reach().get(self.own(p, "get")) {
@@ -294,6 +295,7 @@ impl<'h> Target<'h> {
     }
 
     /// Writes a value to this rank's memory.
+    #[inline(always)]
     #[track_caller]
     pub fn put<T: Pod>(&self, p: GlobalPtr<T>, value: T) {
         if self.0.reach().put(self.own(p, "put"), value).is_none() {

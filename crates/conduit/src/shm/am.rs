@@ -335,13 +335,14 @@ impl Seat {
         let Some((head, words, n)) = pack((self.near, near), handler, args, payload, &outlet.pools[net]) else {
             return false;
         };
+        route.ring.push(head, &words, n);
+        route.bell().speak_after_fence();
+        // What only this thread looks at comes while the message is on its way.
         route.credit.spend();
         if !route.listed.replace(true) {
             outlet.not_quiet.borrow_mut().push((net, near));
         }
         outlet.total.set(outlet.total.get() + 1);
-        route.ring.push(head, &words, n);
-        route.bell().speak_after_fence();
         self.waiter.spoke();
         if head.length() == IN_BUFFER {
             outlet.pools[net].prefetch(payload.len());

@@ -257,6 +257,10 @@ impl Seat {
             // Not idle: who is about to sleep looks again first.
             return true;
         }
+        if !more && rest.is_long() && self.serve_one() {
+            rest.served(self.outlet.ticks_per_us, self.node.cores);
+            return true;
+        }
         // Both, always: neither may starve the other.
         let mut served = self.node.serve(self.near, true);
         if more || self.own_letterbox().has_for_owner() {
@@ -264,11 +268,33 @@ impl Seat {
         }
         match served {
             0 => rest.in_vain(),
-            // Ranks that share cores come back late enough, and there may be more than one visit serves.
-            _ if self.node.cores == Cores::Shared || served >= DRAIN => {}
-            _ => rest.served(self.outlet.ticks_per_us),
+            // There may be more than one visit serves.
+            DRAIN.. => {}
+            _ => rest.served(self.outlet.ticks_per_us, self.node.cores),
         }
         served > 0
+    }
+
+    /// The first message after a while: somebody may wait for what follows from it, so nothing else is looked at. There was nothing else a
+    /// look ago, and what came with it is seen by the next.
+    #[inline(always)]
+    fn serve_one(&self) -> bool {
+        let (letterbox, mut batch) = (self.own_letterbox(), [MaybeUninit::uninit(); BATCH]);
+        if let [message] = letterbox.replies[AM].take(&mut batch, 1) {
+            self.node.run_taken(self.near, message, Way::None);
+            letterbox.got[AM][message.head.source()].one_more(self.node.mail.solo);
+            return true;
+        }
+        if letterbox.kept_count[AM].load(Relaxed) == 0
+            && let [message] = letterbox.requests[AM].take(&mut batch, 1)
+        {
+            let mut ended = Ended { mail: &self.node.mail, target: self.near, source: 0, n: 0 };
+            if !self.node.run_taken(self.near, message, Way::Queue) {
+                ended.one_more(message.head.source());
+            }
+            return true;
+        }
+        false
     }
 
     #[inline]
@@ -314,10 +340,16 @@ impl Rest {
         self.in_vain.set(self.in_vain.get().saturating_add(1));
     }
 
-    /// Something was served.
+    /// Has nothing come for longer than in a stream?
     #[inline(always)]
-    fn served(&self, ticks_per_us: u64) {
-        if self.in_vain.replace(0) < STREAM_LOOKS {
+    fn is_long(&self) -> bool {
+        self.in_vain.get() >= STREAM_LOOKS
+    }
+
+    /// Something was served. Ranks that share cores come back late enough.
+    #[inline(always)]
+    fn served(&self, ticks_per_us: u64, cores: Cores) {
+        if self.in_vain.replace(0) < STREAM_LOOKS && cores == Cores::Own {
             self.until.set((ticks() + REST_NS * ticks_per_us / 1000).max(1));
         }
     }
