@@ -125,7 +125,7 @@ thread_local! {
     static MET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A rank's bell: 0 while it is awake, [`PARKED`], or [`LOOKS`].
+/// A rank's bell: 0 while it is awake, `PARKED`, or `LOOKS`.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(transparent))]
 pub struct Bell(Futex);
