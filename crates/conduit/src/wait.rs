@@ -543,8 +543,8 @@ impl<'m> Waiter<'m> {
             }
             site(&mut |site| self.record.still_waiting(&site));
             // Who was not rung has said that it sleeps all the time.
-            if word.load(Relaxed) == 0 {
-                word.store(PARKED, Relaxed);
+            // The exchange sees the last ring, which a load need not.
+            if word.swap(PARKED, AcqRel) == 0 {
                 heavy_fence();
             }
         };
