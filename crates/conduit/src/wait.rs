@@ -542,8 +542,7 @@ impl<'m> Waiter<'m> {
                 break Err(Aborted);
             }
             site(&mut |site| self.record.still_waiting(&site));
-            // Who was not rung has said that it sleeps all the time.
-            // The exchange sees the last ring, which a load need not.
+            // Who was not rung has said that it sleeps all the time. The exchange sees the last ring, which a load need not.
             if word.swap(PARKED, AcqRel) == 0 {
                 heavy_fence();
             }
