@@ -11,7 +11,7 @@ use partage::prelude::*;
 use std::mem::forget;
 
 /// The cases.
-pub const CASES: [Case; 18] = [
+pub const CASES: [Case; 19] = [
     ("collectives of all kinds of buffers", kinds),
     ("collectives in every sync mode", modes),
     ("collectives of every root", roots),
@@ -27,6 +27,7 @@ pub const CASES: [Case; 18] = [
     ("collectives among everything else", among),
     ("a permutation without the third rank", without_the_third),
     ("collectives that wait for a late rank", late),
+    ("started collectives that wait for a late rank one by one", late_again),
     ("what follows a collective disturbs nobody", afterwards),
     ("collectives of which some ranks are far ahead", far_ahead),
     ("wrong collectives", wrong),
@@ -773,6 +774,41 @@ fn together(job: &Job) {
     let (pool, mut random) = (Pool::<u64>::new(job, 4000 * job.size()), Random::new(11));
     for _ in 0..(40 / job.size()).clamp(4, 15) {
         pool.together(1 + random.below(10), 400, &mut random);
+    }
+}
+
+/// All but one have started several. That one comes to them one by one, and says only then what is passed: none is done before.
+fn late_again(job: &Job) {
+    let (me, size) = (job.rank().index(), job.size());
+    let come = job.semaphore().unwrap();
+    let signals = job.value(come.signal()).gather_all();
+    let mut words = [(); 3].map(|()| job.array::<u64>(Layout::per_rank(1)).unwrap());
+    for round in 0..4 * size {
+        let (root, late) = (round % size, (round + round / size) % size);
+        let value = |n: usize| mixed([round as u64, n as u64]);
+        words.iter().for_each(|array| array.cells().write(0, &[0]));
+        job.barrier();
+        job.scope(|s| {
+            let mut started = vec![];
+            for (n, array) in words.iter_mut().enumerate() {
+                if me == late {
+                    come.wait_n(if n == 0 { 0 } else { size as u32 - 1 });
+                    array.put(root, value(n));
+                }
+                started.push(job.broadcast(array).root(TeamRank(root as u32)).sync(In::All, Out::All).start(s));
+            }
+            for event in started {
+                event.wait();
+                if me != late {
+                    job.post(signals[late]);
+                }
+            }
+        });
+        if me == late {
+            come.wait_n(size as u32 - 1);
+        }
+        let got = words.each_ref().map(|array| array.get(me));
+        assert_eq!(got, [0, 1, 2].map(value), "{root} is the root, {late} comes late");
     }
 }
 

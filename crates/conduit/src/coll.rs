@@ -1,6 +1,6 @@
 //! What ranks tell each other in collectives: counts, letters, arrivals. Where they lie is [`crate::shm::coll`]'s business.
 //!
-//! A collective in flight has one of [`CONTEXTS`] *contexts*. In each, a rank has for each other rank an [`Inlet`], to which only that
+//! A collective in flight has one of [`CONTEXTS`] *contexts*, or the one that is called [`HOME`], in which those are that follow one another. In each, a rank has for each other rank an [`Inlet`], to which only that
 //! one writes: three counts of signals, one letter, which is a message that fits a cache line, and a claim. Nothing is ever reset: counts
 //! grow, and letters are numbered.
 //!
@@ -31,6 +31,8 @@ use crate::sync::{AtomicU64, Ordering::*, Plain, publish};
 
 /// How many collectives of a team may overlap.
 pub const CONTEXTS: usize = 16;
+/// The context of those that do not, after the others. It has no letters, and no scratch.
+pub const HOME: usize = CONTEXTS;
 /// Words of a letter.
 pub const WORDS: usize = 7;
 /// Bytes of a letter.
@@ -153,7 +155,7 @@ pub struct Inlet {
     /// How many letters of the other were taken, by context. All are in two lines, which the other seldom looks at.
     pub taken: [Count; CONTEXTS],
     /// By context.
-    pub told: [Told; CONTEXTS],
+    pub told: [Told; CONTEXTS + 1],
 }
 
 /// What a rank tells another of a collective that it has entered, when ranks compare theirs. It is written over when that rank is far
@@ -272,7 +274,7 @@ mod tests {
     #[test]
     fn lines_are_apart() {
         assert_eq!((size_of::<Letter>(), size_of::<Signals>(), size_of::<Told>()), (64, 64, 128));
-        assert_eq!((size_of::<Inlet>(), size_of::<Hall>()), (128 + 128 * CONTEXTS, 512));
+        assert_eq!((size_of::<Inlet>(), size_of::<Hall>()), (128 + 128 * (CONTEXTS + 1), 512));
     }
 }
 

@@ -17,7 +17,7 @@
 use super::Node;
 use super::rma::Reach;
 use crate::am::{Arrival, Handler};
-use crate::coll::{CONTEXTS, Claims, Count, Hall, Inlet, Leavers, Left, Letter, Sign, Told};
+use crate::coll::{CONTEXTS, Claims, Count, HOME, Hall, Inlet, Leavers, Left, Letter, Sign, Told};
 use crate::contract::{At, Half};
 #[cfg(doc)]
 use crate::reference::ARRIVED;
@@ -31,13 +31,13 @@ use std::sync::Arc;
 pub const AHEAD: usize = 2;
 
 /// The hall for barriers.
-pub const BARRIERS: usize = CONTEXTS;
+pub const BARRIERS: usize = HOME + 1;
 
 /// Where inlets begin.
 pub const INLETS: usize = LEAVERS + size_of::<Leavers>();
 
 /// Where it is counted who has left.
-const LEAVERS: usize = (CONTEXTS + 1) * size_of::<Hall>();
+const LEAVERS: usize = (BARRIERS + 1) * size_of::<Hall>();
 
 /// Scratch of a rank in one context, for the team of all ranks: enough for pages of all, but no more than a small part of a segment.
 pub fn scratch_of_all(node: &Node) -> usize {

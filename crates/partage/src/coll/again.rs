@@ -11,7 +11,7 @@ use super::choice::{Key, Prepared};
 use super::engine::{Base, Context, Engine, Waits, context_of};
 use super::reduce::{Combine, Elements};
 use crate::job::Inner;
-use partage_conduit::coll::{LETTER, WORDS};
+use partage_conduit::coll::{HOME, LETTER, WORDS};
 use partage_conduit::contract::At;
 use partage_conduit::copy;
 use partage_conduit::record::Site;
@@ -228,7 +228,7 @@ impl Call<'_> {
     pub unsafe fn run(&self, quick: &Quick) -> Result<(), Aborted> {
         let engine = self.engine;
         let epoch = engine.next_epoch();
-        let number = context_of(epoch);
+        let number = if self.known.prepared.at_home { HOME } else { context_of(epoch) };
         let context = &engine.contexts[number];
         let mut left_out = 0;
         for (op, step) in &quick.ops {

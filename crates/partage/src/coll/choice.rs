@@ -164,6 +164,8 @@ pub(crate) struct Prepared {
     /// How many bytes of each block pass in one part, and how many parts there are.
     pub part: usize,
     pub parts: usize,
+    /// Both ranks leave together, by stores, and need neither scratch nor letters.
+    pub at_home: bool,
     full: Plan,
     /// Of the last part, if it is shorter.
     last: Option<Plan>,
@@ -172,7 +174,7 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// A plan that is made for one call.
     pub fn once(plan: Plan) -> Prepared {
-        Prepared { algorithm: Algorithm::PULL, part: 0, parts: 1, full: plan, last: None }
+        Prepared { algorithm: Algorithm::PULL, part: 0, parts: 1, at_home: false, full: plan, last: None }
     }
 
     #[inline(always)]
@@ -247,7 +249,16 @@ impl Engine {
         };
         let rest = call.len - (parts - 1) * part;
         let last = (rest < part).then(|| plan(rest));
-        Prepared { algorithm, part, parts, full: plan(part.min(call.len)), last }
+        let at_home = parts == 1 && self.is_left_together(call, &algorithm);
+        Prepared { algorithm, part, parts, at_home, full: plan(part.min(call.len)), last }
+    }
+
+    /// Do two ranks leave it together, by stores, and need neither scratch nor letters? The answer is the same on both.
+    fn is_left_together(&self, call: &Call, algorithm: &Algorithm) -> bool {
+        let are_two = self.desk.ranks() == 2 && self.desk.reaches_all();
+        let is_for_all = call.sync.1 == Out::All && (call.source, call.dest) == (Kind::Shared, Kind::Shared);
+        let by_stores = algorithm.way != Way::Mail && shape(self, call, algorithm, call.len).scratch() == 0;
+        are_two && is_for_all && by_stores && is_known(self, call)
     }
 
     /// Which algorithm is taken, and in how many parts a block passes.

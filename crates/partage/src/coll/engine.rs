@@ -5,6 +5,10 @@
 //! has ended all up to `e - APART`, so each context has one plan at a time. What a rank knows of counts in a context ([`Known`]) grows
 //! as [`Totals`](partage_plan::coll::Totals) say, and is never reset.
 //!
+//! Those that two ranks leave together all have the context [`HOME`]: a line that both had in the call before comes sooner than one of sixteen calls
+//! ago, and they gain nothing from being apart. A rank begins with one of them when it has ended all others of them. The checker of plans has every plan follow
+//! every other in one context.
+//!
 //! # Arrivals
 //! Who arrives has seen that all have arrived as often before, in this context: in the plans before, and in this one. (Most ranks that
 //! arrive again have met all. Those from which a root pulls have not.) So one number for all ranks tells whether all have come.
@@ -36,7 +40,7 @@ use super::steps::Now;
 use crate::fail;
 use crate::job::Inner;
 use crate::team::{Group, Rank};
-use partage_conduit::coll::{CONTEXTS, Claims};
+use partage_conduit::coll::{CONTEXTS, Claims, HOME};
 use partage_conduit::contract::{At, Half};
 use partage_conduit::heap::Side;
 use partage_conduit::ofi::rma::Started;
@@ -276,6 +280,11 @@ impl Task {
     pub(super) fn epoch(&self) -> u64 {
         self.first.get() + self.place.part.get() as u64
     }
+
+    /// Does it have the context of those that ranks leave together? All ranks agree, for it depends on what is called; if that is not known yet, it does not.
+    fn is_at_home(&self) -> bool {
+        self.prepared.get().is_some_and(|prepared| prepared.at_home)
+    }
 }
 
 /// Before anything unwinds what was borrowed must be free: the network is waited for, unless the task has ended.
@@ -373,7 +382,7 @@ impl Engine {
             here: nodes.iter().filter(|&&node| node == ranks.node()).count() as u64,
             nodes: Arc::new(Nodes::new(&nodes)),
             epoch: Cell::new(0),
-            contexts: (0..CONTEXTS).map(|_| context()).collect(),
+            contexts: (0..=HOME).map(|_| context()).collect(),
             words: std::array::from_fn(|c| desk.words(c)),
             prepared: RefCell::default(),
             known: RefCell::default(),
@@ -471,11 +480,16 @@ impl Engine {
         self.epoch.set(first + task.parts as u64);
     }
 
-    /// Have all up to this one ended?
-    fn have_ended(&self, inner: &Inner, epoch: u64) -> bool {
+    /// Have all ended that must have before this task begins with a part?
+    fn may_begin(&self, inner: &Inner, task: &Task) -> bool {
+        let (epoch, is_at_home) = (task.epoch(), task.is_at_home());
         let is_mine = |group: &Group| std::ptr::eq(&group.engine, self);
+        let may_go_on = |before: &Task| match before.epoch() {
+            e if is_at_home && before.is_at_home() => e >= epoch,
+            e => e + WINDOW > epoch,
+        };
         let started = inner.pending.all.borrow();
-        started.iter().all(|(group, task)| !is_mine(group) || task.is_done() || task.epoch() > epoch)
+        started.iter().all(|(group, before)| !is_mine(group) || before.is_done() || may_go_on(before))
     }
 
     /// Goes on as far as it can, or, blocking, to the end; whether it is there.
@@ -483,13 +497,10 @@ impl Engine {
         loop {
             let (place, part) = (&task.place, task.place.part.get());
             let epoch = task.epoch();
-            let context = context_of(epoch);
+            let context = if task.is_at_home() { HOME } else { context_of(epoch) };
             if !place.begun.get() {
-                if inner.calls.has_other() && epoch >= WINDOW {
-                    let is_free = || self.have_ended(inner, epoch - WINDOW);
-                    if !self.wait::<BLOCK>(inner, task, None, is_free)? {
-                        return Ok(false);
-                    }
+                if inner.calls.has_other() && !self.wait::<BLOCK>(inner, task, None, || self.may_begin(inner, task))? {
+                    return Ok(false);
                 }
                 if !self.debts.borrow().is_empty() {
                     self.pay(inner, task.site, epoch);
