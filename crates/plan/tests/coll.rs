@@ -156,13 +156,19 @@ fn check(runs: &[Run]) {
     }
 }
 
-/// Other collectives before and after, which wait for as little as possible: of the same kind, and with the same
-/// buffers.
+/// Other collectives before and after, which wait for as little as possible: of the same kind, with the same
+/// buffers, and with scratch.
 fn neighbours(shape: &Shape) -> Vec<Run> {
     let like = Shape { sync: (In::No, Out::No), ..shape.clone() };
     let flat = Shape { flow: Flow::Flat, ..like.clone() };
     let others = [Op::GatherAll, Op::Exchange].map(|op| Shape { op, in_place: false, ..flat.clone() });
-    [like, flat].iter().chain(&others).map(|shape| run(shape, 0)).collect()
+    // Their blocks land in scratch, in all of what the shape has there, and are copied when they have come, of which nobody hears.
+    let (p, len) = (shape.ranks, shape.scratch().max(shape.len));
+    let around = |by: usize| Op::Permute { to: (0..p).map(|r| (r + by) % p).collect() };
+    let flat_push =
+        Shape { way: Way::Push, dest: Kind::Private, grain: 1, len, stride: len, in_place: false, ..flat.clone() };
+    let lands: Vec<Shape> = (1..p).map(|by| Shape { op: around(by), ..flat_push.clone() }).collect();
+    [like, flat].iter().chain(&others).chain(&lands).map(|shape| run(shape, 0)).collect()
 }
 
 #[test]
