@@ -311,7 +311,7 @@ fn kinds(job: &Job) {
 
 /// Every algorithm for every operation, or it says that it cannot be taken; the table's stay right.
 fn named(job: &Job) {
-    const NAMES: [&str; 24] = [
+    const NAMES: [&str; 27] = [
         "flat:push",
         "flat:pull",
         "flat:mail",
@@ -327,6 +327,9 @@ fn named(job: &Job) {
         "doubling:push",
         "doubling:pull",
         "doubling:mail",
+        "leaders:push",
+        "leaders:pull",
+        "leaders:mail",
         "slices:push",
         "slices:pull",
         "slices:split",

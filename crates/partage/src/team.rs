@@ -222,6 +222,7 @@ impl Team {
     #[inline(always)]
     fn complete(&self, arrived: Arrived, site: impl Fn() -> Site + Copy) -> Option<(u64, Option<u64>)> {
         let seat = &self.inner.seat;
+        let _near = seat.awaits_barrier();
         match seat.barrier().wait(arrived, seat.waiter(), site, || self.inner.progress()) {
             Ok(Met::Bare) => None,
             Ok(Met::WithDetails) => Some(self.conclude(arrived, site())),

@@ -63,6 +63,7 @@ fn names_mean_what_they_say() {
         ("bruck@1m", Algorithm { packet: Some(1 << 20), ..of(Flow::Bruck, Way::Push) }, "bruck:push@1m"),
         ("dissemination", of(Flow::Dissemination, Way::Push), "dissemination:push"),
         ("doubling:mail", of(Flow::Doubling, Way::Mail), "doubling:mail"),
+        ("leaders", of(Flow::Leaders, Way::Push), "leaders:push"),
         ("slices:split", of(Flow::Slices, Way::Split), "slices:split"),
         ("coop", of(Flow::Coop(16 << 10), Way::Push), "coop@16k"),
         ("coop@4k", of(Flow::Coop(4 << 10), Way::Push), "coop@4k"),
@@ -93,7 +94,7 @@ fn names_mean_what_they_say() {
 
 #[test]
 fn wrong_names_are_said_in_one_line() {
-    let flows = "flat, pairwise, xor, ring, dissemination, bruck, doubling, chain, slices, coop, leader, last, tree2, scatter-gather2, nodes2, nodes2x4, 000:…";
+    let flows = "flat, pairwise, xor, ring, dissemination, bruck, doubling, leaders, chain, slices, coop, leader, last, tree2, scatter-gather2, nodes2, nodes2x4, 000:…";
     for (name, says) in [
         ("", &*format!("\"\" is no algorithm: {flows}")),
         ("tre2", flows),
@@ -279,17 +280,18 @@ fn what_is_chosen_has_plans() {
 fn short_blocks_pass_between_nodes_by_leaders() {
     let table = Table::default();
     let all = [In::No, In::My, In::All].into_iter().zip([Out::No, Out::My, Out::All]);
+    let by_leaders = |a: &Algorithm| matches!(a.flow, Flow::Nodes(..) | Flow::Leaders);
     for sync in all {
         let setting = Setting { nodes: true, sync, ..SHARED };
         for op in OPS.into_iter().filter(|op| !matches!(op, OpKind::Permute | OpKind::Prefix)) {
             for bytes in [8, 256, 257, 4 << 10] {
                 let algorithm = table.choose(op, &setting, bytes);
-                assert!(matches!(algorithm.flow, Flow::Nodes(..)), "{op} of {bytes}: {algorithm}");
+                assert!(by_leaders(algorithm), "{op} of {bytes}: {algorithm}");
                 assert_eq!(algorithm.way == Way::Mail, bytes <= 256, "{op} of {bytes}: {algorithm}");
             }
             // Whoever cannot run what is too long for a letter takes what passes data by themselves.
             let other = table.choose_if(op, &setting, 256, |a| a.way != Way::Mail);
-            assert!(matches!(other.flow, Flow::Nodes(..)), "{op}: {other}");
+            assert!(by_leaders(other), "{op}: {other}");
         }
         assert_eq!(table.choose(OpKind::Permute, &setting, 8).to_string(), "flat:mail");
         assert_eq!(table.choose(OpKind::Prefix, &setting, 8).to_string(), "dissemination:mail");

@@ -41,6 +41,7 @@ fn flows(ranks: usize, len: usize) -> Vec<Flow> {
         Slices,
         Nodes(2, 1),
         Nodes(3, 2),
+        Leaders,
         Leader(None),
         Leader(Some(ranks - 1)),
         Last,
@@ -60,7 +61,7 @@ fn shapes(ranks: usize, (len, grain): (usize, usize), (source, dest): (Kind, Kin
     let maps = maps.map(|map| Some(Arc::new(Nodes::new(&(0..ranks).map(map).collect::<Vec<_>>()))));
     let mut list = vec![];
     for (op, flow) in ops(ranks).iter().flat_map(|op| flows(ranks, len).into_iter().map(move |flow| (op, flow))) {
-        let nodes = if matches!(flow, Flow::Nodes(..)) { &maps[..] } else { &[None] };
+        let nodes = if matches!(flow, Flow::Nodes(..) | Flow::Leaders) { &maps[..] } else { &[None] };
         // Who does it all passes no messages.
         let ways = if flow.touches_all() { &WAYS[..1] } else { &WAYS };
         let with = |way| nodes.iter().flat_map(move |nodes| [true, false].map(|ordered| (way, nodes, ordered)));

@@ -292,6 +292,9 @@ pub struct Seat {
     gets: Cell<u64>,
     turns: letters::Turns,
     signals: Sender,
+    /// It awaits another rank of its node; looks that it has made while it did.
+    awaits_near: Cell<bool>,
+    looks: Cell<u32>,
 }
 
 /// What the processes of several nodes tell each other.
@@ -602,6 +605,7 @@ impl Seat {
         let asked = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(None)).collect());
         let (total, started, bytes, puts, gets, turns) = Default::default();
         let (not_quiet, signals, stalls, loans) = Default::default();
+        let (awaits_near, looks) = Default::default();
         Seat {
             i: rank - ranks.mine().start,
             rank,
@@ -620,6 +624,8 @@ impl Seat {
             gets,
             turns,
             signals,
+            awaits_near,
+            looks,
         }
     }
 

@@ -6,7 +6,9 @@
 //! are counted for their ranks, which are rung.
 //!
 //! # Who looks
-//! * A rank that waits or polls: once at every look, and several times while it awaits an answer of the network and nobody else needs its core.
+//! * A rank that waits or polls: once at every look, and several times while it awaits an answer of the network and nobody else needs its core;
+//!   but while it awaits another rank of its node, at some looks only: one at the network takes as long as many at memory, and
+//!   what it awaits would be seen so much later.
 //! * A thread of the process, while no rank does: it sleeps in the queue's descriptor. While ranks look, it dozes elsewhere
 //!   for a millisecond at a time: a sleeper beside somebody who looks is woken for every message and makes it twice as slow.
 //!   A rank that goes to sleep hands over to it at once; one that begins to compute does not, so its process serves nobody
@@ -25,6 +27,7 @@ use super::{Net, Seat, one_more};
 use crate::shm::Node;
 use crate::sync::{ticks, ticks_per_us};
 use crate::wait::Cores;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -34,7 +37,9 @@ use std::time::{Duration, Instant};
 /// Entries that are read at a time.
 const BATCH: usize = 16;
 /// A rank that has a core, and awaits something, looks so often before it does anything else.
-const INSISTENT: usize = 4;
+const INSISTENT: u32 = 4;
+/// A rank that has a core, and awaits another one of its node, looks there at one of so many looks.
+const NEAR_LOOKS: u32 = 8;
 /// So many looks in vain are made before sources are told what has ended.
 const IN_VAIN: u32 = 3;
 /// How long the thread dozes while ranks look.
@@ -325,8 +330,34 @@ impl Seat {
     #[inline]
     pub(crate) fn look(&self, node: &Node) -> bool {
         let net = node.net().expect("a seat has its network");
+        let times = match node.cores() {
+            // Not the first ones of each wait: there may be many short ones, and nobody else looks.
+            Cores::Own if self.awaits_near.get() => match self.looks.replace(self.looks.get().wrapping_add(1)) {
+                looks if looks.is_multiple_of(NEAR_LOOKS) => 1,
+                _ => return false,
+            },
+            Cores::Own if self.awaits(net) => INSISTENT,
+            _ => 1,
+        };
         self.is_at_it(net);
-        let times = if node.cores() == Cores::Own && self.awaits(net) { INSISTENT } else { 1 };
         (0..times).any(|_| net.poll(node))
+    }
+
+    /// This rank awaits another one of its node, as long as what this returns lives.
+    pub(crate) fn awaits_near(&self) -> Near<'_> {
+        Near { flag: &self.awaits_near, before: self.awaits_near.replace(true) }
+    }
+}
+
+/// Somebody awaits another rank of its node: see [`Seat::awaits_near`].
+#[derive(Debug)]
+pub struct Near<'a> {
+    flag: &'a Cell<bool>,
+    before: bool,
+}
+
+impl Drop for Near<'_> {
+    fn drop(&mut self) {
+        self.flag.set(self.before);
     }
 }

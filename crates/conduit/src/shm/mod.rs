@@ -625,6 +625,19 @@ impl Seat {
         &self.waiter
     }
 
+    /// This rank awaits another one of its node, as long as what this returns lives: it looks at the network less often. Nothing where there is none.
+    #[inline(always)]
+    pub fn awaits_near(&self) -> Option<ofi::progress::Near<'_>> {
+        self.far.as_ref().map(ofi::Seat::awaits_near)
+    }
+
+    /// The same in a barrier of all, if what other nodes say of it comes to another process.
+    #[inline(always)]
+    pub fn awaits_barrier(&self) -> Option<ofi::progress::Near<'_>> {
+        let ranks = &self.node.ranks;
+        self.far.as_ref().filter(|_| ranks.process() != ranks.first_process(ranks.node())).map(ofi::Seat::awaits_near)
+    }
+
     /// This rank's side of the node's barrier.
     #[inline(always)]
     pub fn barrier(&self) -> &Barrier<impl Places + use<>> {

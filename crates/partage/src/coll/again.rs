@@ -373,6 +373,7 @@ impl Wait<'_> {
         }
         let Call { engine, inner, known, name, at, .. } = *self.call;
         let site = Site { call: name, at };
+        let _near = inner.seat.awaits_near();
         engine.wait_near(inner, site, self.epoch, || Waits::quick(engine, site, known, self.step as usize), ready)
     }
 }

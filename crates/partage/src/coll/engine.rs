@@ -574,11 +574,28 @@ impl Engine {
         }
         if BLOCK {
             let waits = || Waits::new(self, task, step);
+            let _near = if self.is_near(step) { inner.seat.awaits_near() } else { None };
             self.wait_near(inner, task.site, task.epoch(), waits, ready)?;
         } else {
             self.tell_what_was_taken();
         }
         Ok(BLOCK)
+    }
+
+    /// Is what a rank waits for in this step done by a rank of its node?
+    fn is_near(&self, step: Option<&Step>) -> bool {
+        match step {
+            Some(Step::Wait { from: member, .. } | Step::Take { from: member, .. })
+            | Some(Step::TakeCombine { from: member, .. } | Step::Send { to: member, .. }) => {
+                self.desk.to(*member).is_some()
+            }
+            // Of other nodes' ranks the first one here is told.
+            Some(Step::Meet { .. } | Step::Arrive | Step::Last { .. } | Step::Released) => {
+                let me = self.desk.rank();
+                self.others.is_empty() || self.nodes.members(self.nodes.of(me)).first() != Some(&me)
+            }
+            _ => false,
+        }
     }
 
     /// Waits in the collective that has this number.

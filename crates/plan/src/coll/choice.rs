@@ -180,6 +180,7 @@ impl Table {
         broadcast.node.my:flat:pull \
         scatter.node.my:flat:pull \
         all_reduce.nodes.two:0-256:flat:mail \
+        all_reduce.nodes:0-256:leaders:mail \
         prefix_reduce.nodes:0-256:dissemination:mail \
         any.nodes:0-256:nodes2:mail;0-256:flat:mail \
         broadcast.nodes:0-16k:nodes2;16k-:nodes2x2/8 \
@@ -187,7 +188,7 @@ impl Table {
         gather.nodes:0-4k:nodes2 \
         gather_all.nodes:0-4k:nodes2;4k-:nodes2x2 \
         exchange.nodes:0-4k:nodes2;0-4k:flat;4k-:pairwise \
-        all_reduce.nodes:0-16k:nodes2;0-16k:doubling;16k-256k:nodes2x2;256k-:ring;16k-:chain/16 \
+        all_reduce.nodes:0-16k:leaders;0-16k:doubling;16k-256k:nodes2x2;256k-:ring;16k-:chain/16 \
         reduce.nodes:0-16k:nodes2;0-16k:tree2;16k-:chain/16 \
         prefix_reduce.nodes:0-16k:dissemination;16k-:chain/16";
 

@@ -132,6 +132,7 @@ const FLOWS: &Words<Flow> = &[
     ("dissemination", Flow::Dissemination),
     ("bruck", Flow::Bruck),
     ("doubling", Flow::Doubling),
+    ("leaders", Flow::Leaders),
     ("chain", Flow::Chain(1)),
     ("slices", Flow::Slices),
     ("coop", Flow::Coop(CHUNK)),

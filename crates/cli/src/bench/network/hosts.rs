@@ -5,9 +5,10 @@
 //! messages by libfabric, and an MPI. They and the driver meet in a file, so the hosts have to be of one machine: network
 //! namespaces, as `ci/netns` makes them. Each host has cores of its own as far as there are cores.
 //!
-//! The floor of a small collective is the time of a raw message from host to host, half a round trip, times the messages
-//! between hosts that wait for one another in the plan which the ranks run. How many those are says the model of plans, on a
-//! machine on which such a message takes 1 and all else nothing.
+//! The floor of a small collective is the time of a raw exchange of messages between two hosts, both of which send and then wait for the other's,
+//! times the exchanges that wait for one another in the plan which the ranks run; or, where one host waits for the other before it sends, of
+//! a message, half a round trip, times those messages. How many there are says the model of plans, on a machine on which a message between hosts takes 1 and all
+//! else nothing. (An exchange takes longer than half a round trip: each side is busy with its own message when the other's comes.)
 
 use crate::bench::coll::cells::{Mode, Operation};
 use crate::bench::coll::stage::{By, Order, Sample, Stage};
@@ -22,7 +23,7 @@ use partage_boot::{Host, Hosts};
 use partage_conduit::ofi::interfaces::interfaces;
 use partage_conduit::topology;
 use partage_plan::coll::model::{Link, Machine, cost};
-use partage_plan::coll::{Kind, Nodes, OpKind, Setting, Table};
+use partage_plan::coll::{Flow, Kind, Nodes, OpKind, Setting, Table};
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -184,7 +185,8 @@ impl Sides {
         };
         let (side, floor, times) = match what {
             What::Messages { message, .. } => {
-                (WIRE, Sample { bytes: message, ..sample }, self.hops(operation, bytes, mode)? / 2.0)
+                let (hops, cross) = self.hops(operation, bytes, mode)?;
+                (WIRE, Sample { bytes: message, rotating: !cross, ..sample }, hops / 2.0)
             }
             _ if !self.has_mpi => return Err("Open MPI is not installed".into()),
             _ => (MPI, sample, 1.0),
@@ -215,11 +217,11 @@ impl Sides {
         }
     }
 
-    /// Messages between hosts that wait for one another.
-    fn hops(&self, operation: Operation, bytes: usize, mode: Mode) -> Result<f64, String> {
+    /// Messages between hosts that wait for one another, and whether those of two hosts cross.
+    fn hops(&self, operation: Operation, bytes: usize, mode: Mode) -> Result<(f64, bool), String> {
         let hosts = self.hosts.list.len();
         if operation == Operation::Barrier {
-            return Ok(f64::from(hosts.next_power_of_two().ilog2()));
+            return Ok((f64::from(hosts.next_power_of_two().ilog2()), true));
         }
         let tables = partage::settings::collectives().map_err(|e| e.to_string())?;
         let table = tables.into_iter().filter(|(origin, _)| *origin != "profile").map(|(_, table)| table);
@@ -251,7 +253,7 @@ impl Sides {
     }
 }
 
-fn hops(table: &Table, operation: Operation, bytes: usize, mode: Mode, hosts: usize) -> Option<f64> {
+fn hops(table: &Table, operation: Operation, bytes: usize, mode: Mode, hosts: usize) -> Option<(f64, bool)> {
     let op: OpKind = operation.name().parse().ok()?;
     let sync = if mode == Mode::AllAll { (In::All, Out::All) } else { (In::My, Out::My) };
     let setting = Setting {
@@ -269,7 +271,9 @@ fn hops(table: &Table, operation: Operation, bytes: usize, mode: Mode, hosts: us
     shape.nodes = Some(Arc::new(Nodes::new(&of)));
     let near = Link { latency: 0.0, overhead: 0.0, gap: 0.0, byte: 0.0 };
     let machine = Machine { near, far: Link { latency: 1.0, ..near }, copy: 0.0, combine: 0.0 };
-    cost(&shape, &machine)
+    // Up a tree, and down again: one at a time.
+    let one_way = op.combines() && matches!(shape.flow, Flow::Nodes(..) | Flow::Tree(_) | Flow::Chain(_));
+    Some((cost(&shape, &machine)?, !one_way))
 }
 
 /// A process of the raw side, until the driver has enough.
@@ -282,12 +286,20 @@ pub fn serve(stage: &Stage, options: &SideOptions) -> Result<(), String> {
         let mut wire = Wire::between(job, source, 8, 1, LONGEST);
         let call = |wire: &mut Wire, s: &Sample, _: u64, times: u64| {
             for _ in 0..times {
-                if me == 0 {
-                    wire.send(s.bytes);
-                }
-                wire.await_next();
-                if me == 1 {
-                    wire.send(s.bytes);
+                match s.rotating {
+                    true if me == 0 => {
+                        wire.send(s.bytes);
+                        wire.await_next();
+                    }
+                    true => {
+                        wire.await_next();
+                        wire.send(s.bytes);
+                    }
+                    // As many messages, but both at once.
+                    false => (0..2).for_each(|_| {
+                        wire.send(s.bytes);
+                        wire.await_next();
+                    }),
                 }
             }
             Ok(())
@@ -313,9 +325,10 @@ mod tests {
     fn messages_that_wait_for_one_another_are_counted() {
         let hops = |table: &str, operation, bytes| hops(&table.parse().unwrap(), operation, bytes, Mode::MyMy, 2);
         // There is one round of data, before which each receiver says that it has entered.
-        assert_eq!(hops("any:flat:push", Operation::Exchange, 1024), Some(2.0));
-        assert_eq!(hops("any:flat:mail", Operation::AllReduce, 8), Some(1.0));
+        assert_eq!(hops("any:flat:push", Operation::Exchange, 1024), Some((2.0, true)));
+        assert_eq!(hops("any:flat:mail", Operation::AllReduce, 8), Some((1.0, true)));
+        assert_eq!(hops("any:leaders:mail", Operation::AllReduce, 8), Some((1.0, true)));
         // Up to the first host, and down again.
-        assert_eq!(hops("any:tree2:mail", Operation::AllReduce, 8), Some(2.0));
+        assert_eq!(hops("any:tree2:mail", Operation::AllReduce, 8), Some((2.0, false)));
     }
 }

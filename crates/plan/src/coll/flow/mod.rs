@@ -41,6 +41,8 @@ pub enum Flow {
     Dissemination,
     /// Twice as many operands in each round, by swapping with the rank whose number differs in one bit.
     Doubling,
+    /// The same by the first rank of each node, to which the others hand their operands.
+    Leaders,
     /// Partial results from each rank to the next one, in so many pieces.
     Chain(usize),
     /// Each rank combines a part, and passes it to those who need it.
@@ -92,7 +94,7 @@ impl Flow {
             Flow::Ring => matches!(shape.op, Op::Broadcast { .. } | Op::GatherAll),
             Flow::Dissemination => shape.op == Op::GatherAll,
             Flow::Bruck => shape.op == Op::Exchange,
-            Flow::Doubling | Flow::Chain(_) | Flow::Slices | Flow::Coop(_) => false,
+            Flow::Doubling | Flow::Leaders | Flow::Chain(_) | Flow::Slices | Flow::Coop(_) => false,
             Flow::Nodes(k, leaders) => {
                 k > 1 && leaders > 0 && shape.nodes.is_some() && !matches!(shape.op, Op::Permute { .. })
             }
@@ -112,6 +114,7 @@ impl Flow {
             (Flow::Slices, _) => true,
             (Flow::Coop(chunk), _) => chunk > 0,
             (Flow::Doubling, _) => all,
+            (Flow::Leaders, Some(nodes)) => all && (!shape.ordered || nodes.are_intervals()),
             // It combines in the order of ranks, but does not begin with the first.
             (Flow::Ring, _) => all && !shape.ordered,
             (Flow::Dissemination, _) => prefix,

@@ -50,7 +50,7 @@ impl Shape {
             && self.begins_in_place(rank)
             && match (self.flow, &self.op) {
                 (Flow::Flat, Op::Prefix { .. }) => self.way != Way::Mail && rank > 0,
-                (Flow::Flat, Op::AllReduce) | (Flow::Doubling, _) => self.way != Way::Mail,
+                (Flow::Flat, Op::AllReduce) | (Flow::Doubling | Flow::Leaders, _) => self.way != Way::Mail,
                 (Flow::Dissemination, Op::Prefix { exclusive }) => (self.way != Way::Mail || *exclusive) && rank > 0,
                 _ => false,
             }

@@ -1,61 +1,156 @@
 //! An all-reduce in which twice as many operands are combined in each round.
 //!
-//! In round `j`, two ranks whose numbers differ in bit `j` swap what they have, the operands of 2^`j` ranks each, side by
-//! side, and combine it alike. Of ranks beyond a power of two, the odd ones among the first hand their operands to those
-//! before them, are idle, and are given the result. So the order is kept, whatever the number.
+//! Some ranks *swap*: all of them, or the first rank of each node, its leader, to which the others of the node hand their operands. They are numbered. In round
+//! `j`, two whose numbers differ in bit `j` swap what they have, the operands of 2^`j` of them each, side by side, and combine it alike. Of those beyond a power of
+//! two, the odd ones among the first hand what they have to those before them. Who has handed something on is idle, and is given the result. So the order
+//! is kept, whatever the number; by leaders, if each node has an interval of ranks.
 //!
-//! Rounds: ⌊log₂ P⌋, and two more if P is no power of two. Bytes: each rank sends its vector once in each.
+//! Rounds, of S who swap: ⌊log₂ S⌋, two more if S is no power of two, and two inside nodes. Bytes: each rank sends its vector once in each that it takes part in.
 //!
 //! Source: Rabenseifner, "Optimization of Collective Reduction Operations", 2004, where it is recursive doubling.
 
-use super::{Acts, Place, Way};
+use super::{Acts, Flow, Place, Shape, Way};
 
-/// How many there are, that of the operands handed on included.
-pub fn rounds(ranks: usize) -> usize {
-    1 + ranks.ilog2() as usize
+/// Who swaps, and who hands what it has to whom.
+struct Swaps<'a> {
+    shape: &'a Shape,
+    /// How many rounds there are, and how many are beyond the power of two.
+    rounds: usize,
+    more: usize,
+}
+
+impl<'a> Swaps<'a> {
+    fn new(shape: &'a Shape) -> Swaps<'a> {
+        let count = swapping(shape);
+        let rounds = count.ilog2() as usize;
+        Swaps { shape, rounds, more: count - (1 << rounds) }
+    }
+
+    /// The ranks of which the `i`-th who swaps is the first.
+    fn group(&self, i: usize) -> &[usize] {
+        match (self.shape.flow, &self.shape.nodes) {
+            (Flow::Leaders, Some(nodes)) => nodes.members(i),
+            _ => &[],
+        }
+    }
+
+    fn rank(&self, i: usize) -> usize {
+        self.group(i).first().copied().unwrap_or(i)
+    }
+
+    /// Its number, or that of its leader.
+    fn number(&self, rank: usize) -> usize {
+        match (self.shape.flow, &self.shape.nodes) {
+            (Flow::Leaders, Some(nodes)) => nodes.of(rank),
+            _ => rank,
+        }
+    }
+
+    fn is_handed(&self, i: usize) -> bool {
+        i < 2 * self.more && i % 2 == 1
+    }
+
+    /// Who hands something to the `i`-th, and what that is.
+    fn handed_to(&self, i: usize) -> Vec<(usize, Place)> {
+        let near = self.group(i).iter().skip(1).map(|&rank| (rank, Place::Own));
+        let next = (i < 2 * self.more && i.is_multiple_of(2)).then(|| (self.rank(i + 1), self.partial(i + 1, 0)));
+        near.chain(next).collect()
+    }
+
+    /// Where what the `n`-th of those hands to it lands.
+    fn lands(&self, n: usize) -> Place {
+        match n {
+            _ if self.shape.way == Way::Mail => Place::Result,
+            0 => Place::Slot(0),
+            _ => Place::Slot(self.rounds + n),
+        }
+    }
+
+    /// Where the `i`-th has what it has before its `j`-th swap, and after the last.
+    fn partial(&self, i: usize, j: usize) -> Place {
+        let is_given = self.group(i).len() > 1 || (i < 2 * self.more && i.is_multiple_of(2));
+        match j {
+            0 if !is_given => Place::Own,
+            // Letters have been read when they are sent, so what was sent may be changed.
+            _ if self.shape.way == Way::Mail => Place::Result,
+            _ if j > 0 && j == self.rounds && !self.shape.in_place => Place::Result,
+            _ => Place::Slot(j),
+        }
+    }
+
+    /// With whom the `i`-th swaps in round `j`.
+    fn peer(&self, i: usize, j: usize) -> usize {
+        let v = if i < 2 * self.more { i / 2 } else { i - self.more };
+        let w = v ^ 1 << j;
+        if w < self.more { 2 * w } else { w + self.more }
+    }
+}
+
+/// How many swap.
+fn swapping(shape: &Shape) -> usize {
+    match (shape.flow, &shape.nodes) {
+        (Flow::Leaders, Some(nodes)) => nodes.count(),
+        _ => shape.ranks,
+    }
+}
+
+/// A place for each round, and before the first; and, of what is put by others of a node and by the next leader, for all but one.
+pub fn slots(shape: &Shape) -> usize {
+    let group = if shape.flow == Flow::Leaders { shape.most() } else { 1 };
+    match shape.way {
+        Way::Mail => 0,
+        Way::Push => swapping(shape).ilog2() as usize + group,
+        Way::Pull | Way::Split => swapping(shape).ilog2() as usize + 1,
+    }
 }
 
 pub fn all_reduce(acts: &mut Acts) {
-    let (shape, me, p) = (acts.shape, acts.me, acts.shape.ranks);
-    let swaps = p.ilog2() as usize;
-    let more = p - (1 << swaps);
-    let handed = |rank: usize| rank < 2 * more && rank % 2 == 1;
-    let keeps = |rank: usize| rank < 2 * more && rank.is_multiple_of(2);
-    // Letters have been read when they are sent, so what was sent may be changed.
+    let (shape, me) = (acts.shape, acts.me);
+    let swaps = Swaps::new(shape);
+    let i = swaps.number(me);
+    // What this rank has is handed to the `to`-th.
+    let hand = |acts: &mut Acts, value: Place, to: usize| {
+        let n = swaps.handed_to(to).iter().position(|&(rank, _)| rank == me).expect("it is one of them");
+        acts.send(swaps.rank(to), value, swaps.lands(n));
+        acts.receive_result(swaps.rank(to), Place::Result);
+    };
+    if swaps.rank(i) != me {
+        return hand(acts, Place::Own, i);
+    }
     let mail = shape.way == Way::Mail;
-    // What a rank has before its `j`-th swap, and after the last.
-    let partial = |rank: usize, j: usize| match j {
-        0 if !keeps(rank) => Place::Own,
-        _ if mail || (j == swaps && !shape.in_place) => Place::Result,
-        _ => Place::Slot(j),
-    };
-    if handed(me) {
-        acts.send(me - 1, Place::Own, partial(me - 1, 0));
-        acts.receive_result(me - 1, Place::Result);
-        return;
-    }
-    let swap = |acts: &mut Acts, with: usize, theirs: Place, (mine, then): (Place, Place)| match mail {
-        true => {
-            acts.copy(mine, then);
-            acts.fold(with, theirs, then, then, with < me);
+    let handed = swaps.handed_to(i);
+    for (n, &(from, value)) in handed.iter().enumerate() {
+        let (here, into) = (swaps.lands(n), swaps.partial(i, 0));
+        match n {
+            0 if !mail => {
+                acts.receive(from, value, here);
+                acts.combine(Place::Own, into, true);
+                continue;
+            }
+            0 => acts.copy(Place::Own, into),
+            _ => {}
         }
-        false => {
-            acts.receive(with, theirs, then);
-            acts.combine(mine, then, me < with);
+        acts.fold(from, value, here, into, false);
+    }
+    if swaps.is_handed(i) {
+        hand(acts, swaps.partial(i, 0), i - 1);
+    } else {
+        for j in 0..swaps.rounds {
+            let with = swaps.peer(i, j);
+            let (peer, mine, then) = (swaps.rank(with), swaps.partial(i, j), swaps.partial(i, j + 1));
+            acts.send(peer, mine, swaps.partial(with, j + 1));
+            match mail {
+                true => {
+                    acts.copy(mine, then);
+                    acts.fold(peer, swaps.partial(with, j), then, then, with < i);
+                }
+                false => {
+                    acts.receive(peer, swaps.partial(with, j), then);
+                    acts.combine(mine, then, i < with);
+                }
+            }
         }
-    };
-    if keeps(me) {
-        swap(acts, me + 1, Place::Own, (Place::Own, partial(me, 0)));
+        acts.copy(swaps.partial(i, swaps.rounds), Place::Result);
     }
-    let v = if me < 2 * more { me / 2 } else { me - more };
-    for j in 0..swaps {
-        let w = v ^ 1 << j;
-        let peer = if w < more { 2 * w } else { w + more };
-        acts.send(peer, partial(me, j), partial(peer, j + 1));
-        swap(acts, peer, partial(peer, j), (partial(me, j), partial(me, j + 1)));
-    }
-    acts.copy(partial(me, swaps), Place::Result);
-    if keeps(me) {
-        acts.send_result(me + 1, Place::Result);
-    }
+    handed.iter().rev().for_each(|&(rank, _)| acts.send_result(rank, Place::Result));
 }

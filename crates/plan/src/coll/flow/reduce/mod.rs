@@ -64,7 +64,7 @@ pub fn acts(shape: &Shape, me: usize) -> Option<Vec<(usize, Act)>> {
         (Flow::Chain(_), Op::Prefix { exclusive }) => scan::chain(&mut list, *exclusive),
         (Flow::Dissemination, Op::Prefix { exclusive }) => scan::dissemination(&mut list, *exclusive),
         (Flow::Tree(_) | Flow::Chain(_) | Flow::Nodes(..), _) => tree::up_and_down(&mut list),
-        (Flow::Doubling, _) => doubling::all_reduce(&mut list),
+        (Flow::Doubling | Flow::Leaders, _) => doubling::all_reduce(&mut list),
         (Flow::Ring, _) => ring::all_reduce(&mut list),
         _ => return None,
     }
@@ -89,8 +89,7 @@ pub fn slots(shape: &Shape) -> usize {
             _ => scan::rounds(p),
         },
         (Flow::Tree(_) | Flow::Chain(_) | Flow::Nodes(..), _) => tree::slots(shape),
-        (Flow::Doubling, _) if shape.way == Way::Mail => 0,
-        (Flow::Doubling, _) => doubling::rounds(p),
+        (Flow::Doubling | Flow::Leaders, _) => doubling::slots(shape),
         (Flow::Ring, _) if shape.in_place && lands => p,
         _ => 0,
     }
