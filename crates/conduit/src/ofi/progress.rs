@@ -349,7 +349,7 @@ impl Seat {
     }
 }
 
-/// Somebody awaits another rank of its node: see [`Seat::awaits_near`].
+/// Somebody awaits another rank of its node, as long as this lives.
 #[derive(Debug)]
 pub struct Near<'a> {
     flag: &'a Cell<bool>,
