@@ -331,11 +331,13 @@ impl Seat {
     pub(crate) fn look(&self, node: &Node) -> bool {
         let net = node.net().expect("a seat has its network");
         let times = match node.cores() {
-            // Not the first ones of each wait: there may be many short ones, and nobody else looks.
-            Cores::Own if self.awaits_near.get() => match self.looks.replace(self.looks.get().wrapping_add(1)) {
-                looks if looks.is_multiple_of(NEAR_LOOKS) => 1,
-                _ => return false,
-            },
+            // Counted over all waits: there may be many short ones. Without a thread nobody looks for one that sleeps, which looks up seldom enough.
+            Cores::Own if self.awaits_near.get() && net.settings.thread => {
+                match self.looks.replace(self.looks.get().wrapping_add(1)) {
+                    looks if looks.is_multiple_of(NEAR_LOOKS) => 1,
+                    _ => return false,
+                }
+            }
             Cores::Own if self.awaits(net) => INSISTENT,
             _ => 1,
         };

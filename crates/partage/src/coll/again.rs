@@ -8,10 +8,10 @@
 //! Does not contain: what can wait for the network, is started, compared with others' calls, or passes in parts. That is done by tasks.
 
 use super::choice::{Key, Prepared};
-use super::engine::{Base, Context, Engine, Waits, context_of};
+use super::engine::{Base, Context, Engine, Waits};
 use super::reduce::{Combine, Elements};
 use crate::job::Inner;
-use partage_conduit::coll::{HOME, LETTER, WORDS};
+use partage_conduit::coll::{LETTER, WORDS};
 use partage_conduit::contract::At;
 use partage_conduit::copy;
 use partage_conduit::record::Site;
@@ -228,7 +228,7 @@ impl Call<'_> {
     pub unsafe fn run(&self, quick: &Quick) -> Result<(), Aborted> {
         let engine = self.engine;
         let epoch = engine.next_epoch();
-        let number = if self.known.prepared.at_home { HOME } else { context_of(epoch) };
+        let number = self.known.prepared.context(epoch);
         let context = &engine.contexts[number];
         let mut left_out = 0;
         for (op, step) in &quick.ops {
@@ -374,6 +374,6 @@ impl Wait<'_> {
         let Call { engine, inner, known, name, at, .. } = *self.call;
         let site = Site { call: name, at };
         let _near = inner.seat.awaits_near();
-        engine.wait_near(inner, site, self.epoch, || Waits::quick(engine, site, known, self.step as usize), ready)
+        engine.wait_in(inner, site, self.epoch, || Waits::quick(engine, site, known, self.step as usize), ready)
     }
 }

@@ -1,8 +1,8 @@
 //! From a call to the plans of this rank: which algorithm, in how many parts; remembered by what the call is like.
 
-use super::engine::Engine;
+use super::engine::{Engine, context_of};
 use crate::job::Inner;
-use partage_conduit::coll::LETTER;
+use partage_conduit::coll::{HOME, LETTER};
 use partage_plan::coll::name::Error;
 use partage_plan::coll::{Algorithm, In, Kind, Op, OpKind, Out, Plan, Setting, Shape, Way};
 use std::cell::RefCell;
@@ -175,6 +175,12 @@ impl Prepared {
     /// A plan that is made for one call.
     pub fn once(plan: Plan) -> Prepared {
         Prepared { algorithm: Algorithm::PULL, part: 0, parts: 1, at_home: false, full: plan, last: None }
+    }
+
+    /// The context in which the `epoch`-th collective has it.
+    #[inline(always)]
+    pub fn context(&self, epoch: u64) -> usize {
+        if self.at_home { HOME } else { context_of(epoch) }
     }
 
     #[inline(always)]

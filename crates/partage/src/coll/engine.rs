@@ -497,7 +497,8 @@ impl Engine {
         loop {
             let (place, part) = (&task.place, task.place.part.get());
             let epoch = task.epoch();
-            let context = if task.is_at_home() { HOME } else { context_of(epoch) };
+            // If the source of a permutation is not known yet, it is none that ranks leave together.
+            let context = task.prepared.get().map_or_else(|| context_of(epoch), |prepared| prepared.context(epoch));
             if !place.begun.get() {
                 if inner.calls.has_other() && !self.wait::<BLOCK>(inner, task, None, || self.may_begin(inner, task))? {
                     return Ok(false);
@@ -575,7 +576,7 @@ impl Engine {
         if BLOCK {
             let waits = || Waits::new(self, task, step);
             let _near = if self.is_near(step) { inner.seat.awaits_near() } else { None };
-            self.wait_near(inner, task.site, task.epoch(), waits, ready)?;
+            self.wait_in(inner, task.site, task.epoch(), waits, ready)?;
         } else {
             self.tell_what_was_taken();
         }
@@ -600,7 +601,7 @@ impl Engine {
 
     /// Waits in the collective that has this number.
     #[inline(always)]
-    pub(super) fn wait_near<'a>(
+    pub(super) fn wait_in<'a>(
         &'a self,
         inner: &Rc<Inner>,
         site: Site,

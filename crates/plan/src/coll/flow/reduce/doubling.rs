@@ -10,10 +10,13 @@
 //! Source: Rabenseifner, "Optimization of Collective Reduction Operations", 2004, where it is recursive doubling.
 
 use super::{Acts, Flow, Place, Shape, Way};
+use crate::coll::Nodes;
 
 /// Who swaps, and who hands what it has to whom.
 struct Swaps<'a> {
     shape: &'a Shape,
+    /// Of which the first ranks swap, if not all do.
+    nodes: Option<&'a Nodes>,
     /// How many rounds there are, and how many are beyond the power of two.
     rounds: usize,
     more: usize,
@@ -21,17 +24,15 @@ struct Swaps<'a> {
 
 impl<'a> Swaps<'a> {
     fn new(shape: &'a Shape) -> Swaps<'a> {
-        let count = swapping(shape);
+        let nodes = shape.nodes.as_deref().filter(|_| shape.flow == Flow::Leaders);
+        let count = nodes.map_or(shape.ranks, Nodes::count);
         let rounds = count.ilog2() as usize;
-        Swaps { shape, rounds, more: count - (1 << rounds) }
+        Swaps { shape, nodes, rounds, more: count - (1 << rounds) }
     }
 
     /// The ranks of which the `i`-th who swaps is the first.
     fn group(&self, i: usize) -> &[usize] {
-        match (self.shape.flow, &self.shape.nodes) {
-            (Flow::Leaders, Some(nodes)) => nodes.members(i),
-            _ => &[],
-        }
+        self.nodes.map_or(&[], |nodes| nodes.members(i))
     }
 
     fn rank(&self, i: usize) -> usize {
@@ -40,20 +41,23 @@ impl<'a> Swaps<'a> {
 
     /// Its number, or that of its leader.
     fn number(&self, rank: usize) -> usize {
-        match (self.shape.flow, &self.shape.nodes) {
-            (Flow::Leaders, Some(nodes)) => nodes.of(rank),
-            _ => rank,
-        }
+        self.nodes.map_or(rank, |nodes| nodes.of(rank))
     }
 
-    fn is_handed(&self, i: usize) -> bool {
+    /// It hands what it has to the one before.
+    fn hands(&self, i: usize) -> bool {
         i < 2 * self.more && i % 2 == 1
+    }
+
+    /// The next one hands something to it.
+    fn keeps(&self, i: usize) -> bool {
+        i < 2 * self.more && i.is_multiple_of(2)
     }
 
     /// Who hands something to the `i`-th, and what that is.
     fn handed_to(&self, i: usize) -> Vec<(usize, Place)> {
         let near = self.group(i).iter().skip(1).map(|&rank| (rank, Place::Own));
-        let next = (i < 2 * self.more && i.is_multiple_of(2)).then(|| (self.rank(i + 1), self.partial(i + 1, 0)));
+        let next = self.keeps(i).then(|| (self.rank(i + 1), self.partial(i + 1, 0)));
         near.chain(next).collect()
     }
 
@@ -68,9 +72,8 @@ impl<'a> Swaps<'a> {
 
     /// Where the `i`-th has what it has before its `j`-th swap, and after the last.
     fn partial(&self, i: usize, j: usize) -> Place {
-        let is_given = self.group(i).len() > 1 || (i < 2 * self.more && i.is_multiple_of(2));
         match j {
-            0 if !is_given => Place::Own,
+            0 if self.group(i).len() <= 1 && !self.keeps(i) => Place::Own,
             // Letters have been read when they are sent, so what was sent may be changed.
             _ if self.shape.way == Way::Mail => Place::Result,
             _ if j > 0 && j == self.rounds && !self.shape.in_place => Place::Result,
@@ -86,21 +89,13 @@ impl<'a> Swaps<'a> {
     }
 }
 
-/// How many swap.
-fn swapping(shape: &Shape) -> usize {
-    match (shape.flow, &shape.nodes) {
-        (Flow::Leaders, Some(nodes)) => nodes.count(),
-        _ => shape.ranks,
-    }
-}
-
 /// A place for each round, and before the first; and, of what is put by others of a node and by the next leader, for all but one.
 pub fn slots(shape: &Shape) -> usize {
-    let group = if shape.flow == Flow::Leaders { shape.most() } else { 1 };
+    let Swaps { nodes, rounds, .. } = Swaps::new(shape);
     match shape.way {
         Way::Mail => 0,
-        Way::Push => swapping(shape).ilog2() as usize + group,
-        Way::Pull | Way::Split => swapping(shape).ilog2() as usize + 1,
+        Way::Push => rounds + nodes.map_or(1, |_| shape.most()),
+        Way::Pull | Way::Split => rounds + 1,
     }
 }
 
@@ -132,7 +127,7 @@ pub fn all_reduce(acts: &mut Acts) {
         }
         acts.fold(from, value, here, into, false);
     }
-    if swaps.is_handed(i) {
+    if swaps.hands(i) {
         hand(acts, swaps.partial(i, 0), i - 1);
     } else {
         for j in 0..swaps.rounds {
