@@ -292,9 +292,10 @@ pub struct Seat {
     gets: Cell<u64>,
     turns: letters::Turns,
     signals: Sender,
-    /// It awaits another rank of its node; looks that it has made while it did.
+    /// It awaits another rank of its node; looks that it has made while it did since it last looked at the network, and in this wait.
     awaits_near: Cell<bool>,
     looks: Cell<u32>,
+    waited: Cell<u32>,
 }
 
 /// What the processes of several nodes tell each other.
@@ -605,7 +606,7 @@ impl Seat {
         let asked = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(None)).collect());
         let (total, started, bytes, puts, gets, turns) = Default::default();
         let (not_quiet, signals, stalls, loans) = Default::default();
-        let (awaits_near, looks) = Default::default();
+        let (awaits_near, looks, waited) = Default::default();
         Seat {
             i: rank - ranks.mine().start,
             rank,
@@ -626,6 +627,7 @@ impl Seat {
             signals,
             awaits_near,
             looks,
+            waited,
         }
     }
 

@@ -7,8 +7,8 @@
 //!
 //! # Who looks
 //! * A rank that waits or polls: once at every look, and several times while it awaits an answer of the network and nobody else needs its core;
-//!   but while it awaits another rank of its node, at some looks only: one at the network takes as long as many at memory, and
-//!   what it awaits would be seen so much later.
+//!   but while it awaits another rank of its node, at some looks only, and seldom at first: one at the network takes as long as many
+//!   at memory, and what it awaits would be seen so much later.
 //! * A thread of the process, while no rank does: it sleeps in the queue's descriptor. While ranks look, it dozes elsewhere
 //!   for a millisecond at a time: a sleeper beside somebody who looks is woken for every message and makes it twice as slow.
 //!   A rank that goes to sleep hands over to it at once; one that begins to compute does not, so its process serves nobody
@@ -38,8 +38,10 @@ use std::time::{Duration, Instant};
 const BATCH: usize = 16;
 /// A rank that has a core, and awaits something, looks so often before it does anything else.
 const INSISTENT: u32 = 4;
-/// A rank that has a core, and awaits another one of its node, looks there at one of so many looks.
-const NEAR_LOOKS: u32 = 8;
+/// A rank that has a core, and awaits another one of its node, looks there at one of so many looks,
+const NEAR_LOOKS: u32 = 256;
+/// or at one of so many, when it has waited for as many as that.
+const LONG_NEAR_LOOKS: u32 = 8;
 /// So many looks in vain are made before sources are told what has ended.
 const IN_VAIN: u32 = 3;
 /// How long the thread dozes while ranks look.
@@ -333,10 +335,14 @@ impl Seat {
         let times = match node.cores() {
             // Counted over all waits: there may be many short ones. Without a thread nobody looks for one that sleeps, which looks up seldom enough.
             Cores::Own if self.awaits_near.get() && net.settings.thread => {
-                match self.looks.replace(self.looks.get().wrapping_add(1)) {
-                    looks if looks.is_multiple_of(NEAR_LOOKS) => 1,
-                    _ => return false,
+                let (looks, waited) = (self.looks.get() + 1, self.waited.get().saturating_add(1));
+                self.waited.set(waited);
+                if looks < if waited < NEAR_LOOKS { NEAR_LOOKS } else { LONG_NEAR_LOOKS } {
+                    self.looks.set(looks);
+                    return false;
                 }
+                self.looks.set(0);
+                1
             }
             Cores::Own if self.awaits(net) => INSISTENT,
             _ => 1,
@@ -347,6 +353,7 @@ impl Seat {
 
     /// This rank awaits another one of its node, as long as what this returns lives.
     pub(crate) fn awaits_near(&self) -> Near<'_> {
+        self.waited.set(0);
         Near { flag: &self.awaits_near, before: self.awaits_near.replace(true) }
     }
 }

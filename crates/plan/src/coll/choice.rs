@@ -187,7 +187,7 @@ impl Table {
         scatter.nodes:0-4k:nodes2 \
         gather.nodes:0-4k:nodes2 \
         gather_all.nodes:0-4k:nodes2;4k-:nodes2x2 \
-        exchange.nodes:0-4k:nodes2;0-4k:flat;4k-:pairwise \
+        exchange.nodes:0-4k:nodes2;flat \
         all_reduce.nodes:0-16k:leaders;0-16k:doubling;16k-256k:nodes2x2;256k-:ring;16k-:chain/16 \
         reduce.nodes:0-16k:nodes2;0-16k:tree2;16k-:chain/16 \
         prefix_reduce.nodes:0-16k:dissemination;16k-:chain/16";

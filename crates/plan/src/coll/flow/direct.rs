@@ -18,7 +18,10 @@ pub fn flat(shape: &Shape, me: usize, list: &mut List) {
         }
         op if op.root().is_some_and(|root| root != me) => swap(shape, me, op.root(), op.root(), list),
         _ => {
-            (1..p).for_each(|d| swap(shape, me, Some(to(d)), None, list));
+            // What goes to other nodes goes first: it is on its way while the others' is copied.
+            let is_near = |&r: &usize| shape.nodes.as_ref().is_some_and(|nodes| nodes.of(r) == nodes.of(me));
+            let (near, far): (Vec<usize>, Vec<usize>) = (1..p).map(to).partition(is_near);
+            far.into_iter().chain(near).for_each(|to| swap(shape, me, Some(to), None, list));
             (1..p).for_each(|d| swap(shape, me, None, Some(from(d)), list));
         }
     }
