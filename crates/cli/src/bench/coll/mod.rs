@@ -12,8 +12,10 @@
 //! there it is the time from the first rank's begin to the last one's end, divided by the calls.
 //!
 //! *Touched* means that owners write their whole source before each call and read all that they get after it, as an honest
-//! program does; the time of that is in the figure and in its peer's. Untouched buffers stay in the caches of whoever has
-//! copied them last. The root of a rooted operation changes with each call.
+//! program does. Untouched buffers stay in the caches of whoever has copied them last. The figure is what the call adds to
+//! that: from the time of all is taken what it takes to write and read the same where nothing is passed, with a barrier between, less the
+//! barrier; of each side by itself, in the same round. What data that have moved cost their owner to write again is in the figure. Of words
+//! (8 bytes) nothing is taken. The root of a rooted operation changes with each call.
 
 pub mod cells;
 mod hand;
@@ -26,7 +28,7 @@ use super::measure::{Measured, Round, Tally, median};
 use super::mpi::{Library, MPICH, OPEN_MPI};
 use super::network::hosts;
 use super::{digits, say_if_disturbed, ticks};
-use cells::{Cell, Mode, is_named};
+use cells::{Cell, Mode, Operation, is_named};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -108,6 +110,8 @@ const BATCH: f64 = 100.0;
 const TRIES: usize = 3;
 /// No sample takes this long, unless something hangs.
 const PATIENCE: Duration = super::TIMEOUT;
+/// Blocks of so many bytes are touched by one store, and compared with code by hand.
+const WORD: usize = 8;
 /// Words that are written and read at once where buffers are touched: they stay in the nearest cache.
 const CHUNK: usize = 512;
 
@@ -179,6 +183,8 @@ struct Figure {
     name: String,
     touched: bool,
     value: f64,
+    /// What the touching takes by itself, which is not in the value.
+    touching: Option<f64>,
     /// By hand, or for a stream without synchronization that with it.
     floor: Option<Compared>,
     floor_limit: Option<f64>,
@@ -217,8 +223,10 @@ impl Figure {
         add("mpich", "mpich_ratio", self.mpich);
         add("against", "against_ratio", self.against);
         let (before, after) = (number(Some(self.handoff.0)), number(Some(self.handoff.1)));
-        let (kept, discarded) = (self.kept, self.discarded);
-        text + &format!(r#","before":{before},"after":{after},"rounds":{kept},"discarded":{discarded}}}"#)
+        let (kept, discarded, touching) = (self.kept, self.discarded, number(self.touching));
+        text + &format!(
+            r#","touching":{touching},"before":{before},"after":{after},"rounds":{kept},"discarded":{discarded}}}"#
+        )
     }
 }
 
@@ -284,6 +292,24 @@ struct Kind {
     sample: Sample,
 }
 
+/// Which of the samples tell what touching takes on one side: with a barrier, and the barrier.
+struct Touching {
+    both: usize,
+    barrier: usize,
+}
+
+impl Touching {
+    fn time(&self, values: &[f64]) -> f64 {
+        (values[self.both] - values[self.barrier]).max(0.0)
+    }
+}
+
+fn touching(kinds: &[Kind], side: usize) -> Option<Touching> {
+    let find = |wanted: &dyn Fn(&Sample) -> bool| kinds.iter().position(|k| k.side == side && wanted(&k.sample));
+    let both = find(&|s| s.by == By::Nobody)?;
+    Some(Touching { both, barrier: find(&|s| s.operation == Operation::Barrier)? })
+}
+
 impl Sides {
     fn start(options: &Options, ranks: usize, cores: &[usize]) -> Result<Sides, String> {
         let mut sides = Sides { ranks, cores: options.cores, programs: Programs::new()? };
@@ -324,6 +350,14 @@ impl Sides {
             tally.push(Round { before, after, ours: values[0], floor: None });
             rounds.push((before, after, values));
         }
+        let ours = touching(&kinds, OURS);
+        let ours = ours.and_then(|of| median(rounds.iter().map(|(_, _, values)| of.time(values)).collect()));
+        for (_, _, values) in &mut rounds {
+            let all = values.clone();
+            for (value, kind) in values.iter_mut().zip(&kinds).filter(|(_, kind)| kind.sample.touched) {
+                *value -= touching(&kinds, kind.side).map_or(0.0, |of| of.time(&all));
+            }
+        }
         let compare = |i: usize, other: Option<usize>| {
             let mut tally = Tally::default();
             for (before, after, values) in &rounds {
@@ -339,7 +373,8 @@ impl Sides {
             Some(Compared { value: floor?, ratio: ratio? })
         };
         let mut figures = vec![];
-        for (i, kind) in kinds.iter().enumerate().filter(|(_, k)| k.side == OURS && k.sample.by == By::Library) {
+        let is_figure = |k: &Kind| (k.side, k.sample.operation, k.sample.by) == (OURS, cell.operation, By::Library);
+        for (i, kind) in kinds.iter().enumerate().filter(|(_, k)| is_figure(k)) {
             let mode = kind.sample.mode;
             let name = cell.name(self.ranks, mode);
             let by = |by: By, mode: Mode| find(&|k| k.side == OURS && k.sample.by == by && k.sample.mode == mode);
@@ -353,6 +388,7 @@ impl Sides {
             figures.push(Figure {
                 touched: cell.touched,
                 value: m.value,
+                touching: ours,
                 floor: compared(i, floor),
                 floor_limit: cell.floor_limit(mode),
                 peer: compared(i, peer(&OPEN_MPI)),
@@ -383,11 +419,17 @@ impl Sides {
             if options.against.is_some() {
                 kinds.push(Kind { side: OURS, sample: sample(mode, By::Named(0)) });
             }
-            if self.ranks == 2 && bytes == 8 && !stream && !options.private && !operation.reduces() {
+            if self.ranks == 2 && bytes == WORD && !stream && !options.private && !operation.reduces() {
                 kinds.push(Kind { side: OURS, sample: sample(mode, By::Hand) });
             }
         }
         kinds.extend((1..self.programs.all.len()).map(|side| Kind { side, sample: sample(Mode::AllAll, By::Library) }));
+        if touched && bytes > WORD {
+            let nobody = sample(Mode::AllAll, By::Nobody);
+            let barrier = Sample { operation: Operation::Barrier, by: By::Library, touched: false, ..nobody };
+            let of = |side| [nobody, barrier].map(|sample| Kind { side, sample });
+            kinds.extend((0..self.programs.all.len()).flat_map(of));
+        }
         for kind in &mut kinds {
             // The first one is for pages; then ever more calls, until the time of one is known well.
             self.programs.ask(kind.side, Order::Sample(kind.sample))?;

@@ -79,7 +79,7 @@ impl Ours<'_> {
         let algorithm = match s.by {
             By::Library => self.options.algorithm.as_deref(),
             By::Named(n) => Some(self.options.named[n].as_str()),
-            By::Hand => None,
+            By::Hand | By::Nobody => None,
         };
         let buffers = self.buffers.as_mut().expect("what was prepared");
         let (me, ranks) = (job.rank().index(), job.size());
@@ -112,6 +112,7 @@ impl Ours<'_> {
             }
             match (s.by, &mut self.hand, &buffers.words) {
                 (By::Hand, Some(hand), Some(words)) => hand.call(words, s, root),
+                (By::Nobody, ..) => job.barrier(),
                 _ if private => calls!(buffers.private),
                 _ => calls!(buffers.shared),
             }

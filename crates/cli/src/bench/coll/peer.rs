@@ -2,7 +2,7 @@
 
 use super::super::mpi::{Collectives, Library, Mpi};
 use super::cells::Operation;
-use super::stage::{Sample, Stage};
+use super::stage::{By, Sample, Stage};
 use super::{CHUNK, SideOptions, read, write};
 use crate::bench::network::hosts::take_cores;
 use partage_conduit::topology;
@@ -47,6 +47,7 @@ impl Buffers {
             let (written, got) = s.touches(root == me, ranks);
             write(written * n, turn, chunk, |at, chunk| src[at..at + chunk.len()].copy_from_slice(chunk));
             match s.operation {
+                _ if s.by == By::Nobody => c.barrier()?,
                 Operation::Broadcast => c.broadcast(&mut src[..n], root)?,
                 Operation::Scatter => c.scatter(src, &mut dst[..n], root)?,
                 Operation::Gather => c.gather(&src[..n], dst, root)?,

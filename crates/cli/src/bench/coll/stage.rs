@@ -72,7 +72,7 @@ pub struct Sample {
     pub bytes: usize,
     /// When data may be touched.
     pub mode: Mode,
-    /// By whom: the job, by hand, or the job by the other algorithm.
+    /// By whom: the job, by hand, the job by another algorithm, or nobody.
     pub by: By,
     /// Owners write their source before each call, and read what they get after it.
     pub touched: bool,
@@ -96,6 +96,8 @@ pub enum By {
     Hand,
     /// The library, by the algorithm with this number among those that the side was given.
     Named(usize),
+    /// Nobody: data are touched, and there is a barrier in the place of the collective.
+    Nobody,
 }
 
 impl Sample {
@@ -131,7 +133,8 @@ impl Order {
                 let by = match s.by {
                     By::Library => 0,
                     By::Hand => 1,
-                    By::Named(n) => n as u64 + 2,
+                    By::Nobody => 2,
+                    By::Named(n) => n as u64 + 3,
                 };
                 [2, s.operation as u64, s.bytes as u64, s.mode as u64, by, flags, s.calls, s.batches]
             }
@@ -150,7 +153,8 @@ impl Order {
                 by: match by {
                     0 => By::Library,
                     1 => By::Hand,
-                    n => By::Named(n as usize - 2),
+                    2 => By::Nobody,
+                    n => By::Named(n as usize - 3),
                 },
                 touched: flags & 1 != 0,
                 rotating: flags & 2 != 0,
@@ -317,7 +321,7 @@ mod tests {
     fn orders_travel_as_words() {
         for operation in Operation::ALL.into_iter().chain([Operation::Barrier]) {
             for mode in [Mode::AllAll, Mode::MyMy, Mode::NoNo] {
-                for by in [By::Library, By::Hand, By::Named(0), By::Named(9)] {
+                for by in [By::Library, By::Hand, By::Nobody, By::Named(0), By::Named(9)] {
                     for (touched, rotating) in [(false, true), (true, false)] {
                         let sample = Sample { operation, mode, by, touched, rotating, ..SAMPLE };
                         let order = Order::Sample(Sample { private: touched, ..sample });
