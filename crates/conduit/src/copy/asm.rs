@@ -113,6 +113,49 @@ pub unsafe fn copy_64(to: *mut u8, from: *const u8) {
     }
 }
 
+/// 64 bytes in registers.
+#[cfg(target_arch = "x86_64")]
+pub type Line = [core::arch::x86_64::__m128i; 4];
+/// 64 bytes in registers.
+#[cfg(target_arch = "aarch64")]
+pub type Line = [core::arch::aarch64::uint8x16_t; 4];
+
+/// # Safety
+/// 64 bytes are valid.
+#[inline(always)]
+pub unsafe fn load_line(from: *const u8) -> Line {
+    let (a, b, c, d);
+    // SAFETY: loads of 64 bytes of any alignment, for which the caller has vouched; no stack, no flags, no store.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!("movups {a}, [{f}]", "movups {b}, [{f} + 16]", "movups {c}, [{f} + 32]", "movups {d}, [{f} + 48]",
+            a = out(xmm_reg) a, b = out(xmm_reg) b, c = out(xmm_reg) c, d = out(xmm_reg) d,
+            f = in(reg) from, options(nostack, preserves_flags, readonly));
+        #[cfg(target_arch = "aarch64")]
+        asm!("ldp {a:q}, {b:q}, [{f}]", "ldp {c:q}, {d:q}, [{f}, #32]",
+            a = out(vreg) a, b = out(vreg) b, c = out(vreg) c, d = out(vreg) d,
+            f = in(reg) from, options(nostack, preserves_flags, readonly));
+    }
+    [a, b, c, d]
+}
+
+/// # Safety
+/// 64 bytes are valid.
+#[inline(always)]
+pub unsafe fn store_line(to: *mut u8, [a, b, c, d]: Line) {
+    // SAFETY: stores of 64 bytes of any alignment, for which the caller has vouched; no stack, no flags.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!("movups [{t}], {a}", "movups [{t} + 16], {b}", "movups [{t} + 32], {c}", "movups [{t} + 48], {d}",
+            a = in(xmm_reg) a, b = in(xmm_reg) b, c = in(xmm_reg) c, d = in(xmm_reg) d,
+            t = in(reg) to, options(nostack, preserves_flags));
+        #[cfg(target_arch = "aarch64")]
+        asm!("stp {a:q}, {b:q}, [{t}]", "stp {c:q}, {d:q}, [{t}, #32]",
+            a = in(vreg) a, b = in(vreg) b, c = in(vreg) c, d = in(vreg) d,
+            t = in(reg) to, options(nostack, preserves_flags));
+    }
+}
+
 /// # Safety
 /// `len` bytes are valid on both sides and do not overlap.
 #[inline(always)]

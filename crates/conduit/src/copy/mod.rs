@@ -105,6 +105,57 @@ pub unsafe fn between(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
+/// 64 bytes of memory that may be shared, in registers. What is done to one element after the other there is done to many at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Line(arch::Line);
+
+impl Line {
+    /// How many bytes it has.
+    pub const LEN: usize = 64;
+
+    /// Does it have a whole number of these elements?
+    pub const fn has_whole<T>() -> bool {
+        Line::LEN.is_multiple_of(size_of::<T>()) && align_of::<T>() <= align_of::<Line>()
+    }
+
+    /// Loads it from any address.
+    ///
+    /// # Safety
+    /// As many bytes are mapped; no reference exists to them if they are shared, else they can be read.
+    #[inline(always)]
+    pub unsafe fn load(from: *const u8) -> Line {
+        // SAFETY: passed on to the caller.
+        Line(unsafe { arch::load_line(from) })
+    }
+
+    /// Stores it to any address.
+    ///
+    /// # Safety
+    /// As many bytes are mapped; no reference exists to them if they are shared, else they can be written.
+    #[inline(always)]
+    pub unsafe fn store(self, to: *mut u8) {
+        // SAFETY: passed on to the caller.
+        unsafe { arch::store_line(to, self.0) };
+    }
+
+    /// Its elements.
+    ///
+    /// # Panics
+    /// If it does not have a whole number of them.
+    #[inline(always)]
+    pub fn elements<T: Pod>(&mut self) -> &mut [T] {
+        assert!(Line::has_whole::<T>());
+        // SAFETY: aligned, and any bytes are such elements.
+        unsafe { std::slice::from_raw_parts_mut((&raw mut self.0).cast(), Line::LEN / size_of::<T>()) }
+    }
+}
+
+/// Asks for bytes that will be read soon. A hint, which may be given for any address.
+#[inline(always)]
+pub fn prefetch(from: *const u8) {
+    crate::ring::prefetch_to_read(from);
+}
+
 /// Runs of bytes at one distance on either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Runs {

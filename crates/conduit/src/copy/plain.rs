@@ -50,6 +50,25 @@ pub unsafe fn copy_64(to: *mut u8, from: *const u8) {
     unsafe { copy(to, from, 64) }
 }
 
+/// 64 bytes.
+pub type Line = [u128; 4];
+
+/// # Safety
+/// 64 bytes are valid.
+pub unsafe fn load_line(from: *const u8) -> Line {
+    let mut line = [0; 4];
+    // SAFETY: passed on to the caller; a line is private, and as long.
+    unsafe { copy((&raw mut line).cast(), from, 64) };
+    line
+}
+
+/// # Safety
+/// 64 bytes are valid.
+pub unsafe fn store_line(to: *mut u8, line: Line) {
+    // SAFETY: the same.
+    unsafe { copy(to, (&raw const line).cast(), 64) };
+}
+
 /// # Safety
 /// `len` bytes from `to` are valid.
 pub unsafe fn zero(to: *mut u8, len: usize) {

@@ -341,9 +341,9 @@ impl Call<'_> {
     /// As for [`Combine::combine`].
     #[inline(always)]
     unsafe fn combine(&self, src: Elements, dst: Place, len: usize, before: bool) {
-        let combine = self.combine.expect("a reduction has an operation");
+        let (combine, dst) = (self.combine.expect("a reduction has an operation"), self.elements(dst));
         // SAFETY: passed on to the caller.
-        unsafe { (*combine).combine(self.elements(dst), src, len, before) };
+        unsafe { (*combine).combine(dst, dst, src, len, before) };
     }
 
     /// Waits for the next letter of `from`; its number.

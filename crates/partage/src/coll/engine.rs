@@ -524,11 +524,12 @@ impl Engine {
             let plan = prepared.plan(part);
             let (offset, totals) = (part * prepared.part, &plan.totals);
             let now = Now { engine: self, inner, task, context, offset, totals };
-            for step in &plan.steps[place.step.get()..] {
-                if !now.step::<BLOCK>(step)? {
-                    return Ok(false);
-                }
-                place.step.set(place.step.get() + 1);
+            while let Some(step) = plan.steps.get(place.step.get()) {
+                let done = match now.together(&plan.steps[place.step.get()..]) {
+                    0 if !now.step::<BLOCK>(step)? => return Ok(false),
+                    done => done.max(1),
+                };
+                place.step.set(place.step.get() + done);
             }
             if !now.end::<BLOCK>()? {
                 return Ok(false);

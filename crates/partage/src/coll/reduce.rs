@@ -5,7 +5,7 @@
 //! of an [`Ordered`] function keep their order.
 
 use bytemuck::Pod;
-use partage_conduit::copy;
+use partage_conduit::copy::{self, Line};
 use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
@@ -219,12 +219,12 @@ pub struct Elements {
 /// Combines elements of a type that only it knows.
 #[doc(hidden)]
 pub trait Combine: fmt::Debug {
-    /// `dst` becomes `src ⊕ dst` if `before`, else `dst ⊕ src`, element by element.
+    /// `dst` becomes `b ⊕ a` if `before`, else `a ⊕ b`, element by element. It may be `a`.
     ///
     /// # Safety
-    /// Both have so many bytes, a multiple of an element's, and do not overlap; they can be read, `dst` written. To what is shared no
-    /// reference exists; what is not is touched by nobody else.
-    unsafe fn combine(&self, dst: Elements, src: Elements, len: usize, before: bool);
+    /// All have so many bytes, a multiple of an element's, and do not overlap, but if `dst` is `a`; they can be read, `dst` written. To what
+    /// is shared no reference exists; what is not is touched by nobody else.
+    unsafe fn combine(&self, dst: Elements, a: Elements, b: Elements, len: usize, before: bool);
 }
 
 /// Bytes that are combined at a time where they must be copied: both operands stay in the first cache.
@@ -244,12 +244,12 @@ impl Room {
 }
 
 impl<T: Pod, O: ReduceOp<T>> Combine for With<T, O> {
-    unsafe fn combine(&self, dst: Elements, src: Elements, len: usize, before: bool) {
+    unsafe fn combine(&self, dst: Elements, a: Elements, b: Elements, len: usize, before: bool) {
         let size = size_of::<T>();
         if len == size {
             // SAFETY: one element each.
             unsafe {
-                let (a, b) = (element::<T>(dst.at), element::<T>(src.at));
+                let (a, b) = (element::<T>(a.at), element::<T>(b.at));
                 let value = if before { self.0.combine(b, a) } else { self.0.combine(a, b) };
                 copy::between(dst.at, (&raw const value).cast(), size);
             }
@@ -259,39 +259,58 @@ impl<T: Pod, O: ReduceOp<T>> Combine for With<T, O> {
             for at in (0..len).step_by(size) {
                 let one = |e: Elements| Elements { at: e.at.wrapping_add(at), ..e };
                 // SAFETY: one element of each.
-                unsafe { self.combine(one(dst), one(src), size, before) };
+                unsafe { self.combine(one(dst), one(a), one(b), size, before) };
             }
             return;
         }
         let is_mine = |e: Elements| !e.shared && e.at.addr().is_multiple_of(align_of::<T>());
-        let (dst_mine, src_mine) = (is_mine(dst), is_mine(src));
-        let (mut a, mut b) = (Room::new(), Room::new());
-        let chunk = if dst_mine && src_mine { len } else { ROOM / size * size };
-        for at in (0..len).step_by(chunk) {
-            let n = chunk.min(len - at);
-            let (to, from) = (dst.at.wrapping_add(at), src.at.wrapping_add(at));
-            // SAFETY: inside both; what is not this rank's alone is copied to where it is. Rooms are aligned, and have what was copied.
+        let in_place = dst.at == a.at;
+        if in_place && is_mine(dst) && is_mine(b) {
+            // SAFETY: elements of this rank's own, which do not overlap.
             unsafe {
-                let x = if dst_mine { to } else { a.at() };
-                let y = if src_mine { from } else { b.at() };
-                if !dst_mine {
-                    copy::between(x, to, n);
-                }
-                if !src_mine {
-                    copy::between(y, from, n);
-                }
-                let x_all = std::slice::from_raw_parts_mut(x.cast::<T>(), n / size);
-                let y_all = std::slice::from_raw_parts(y.cast::<T>(), n / size);
-                self.all(x_all, y_all, before);
-                if !dst_mine {
-                    copy::between(to, x, n);
-                }
+                let all = std::slice::from_raw_parts_mut(dst.at.cast::<T>(), len / size);
+                self.all(all, std::slice::from_raw_parts(b.at.cast::<T>(), len / size), before);
+            }
+            return;
+        }
+        let lines = if Line::has_whole::<T>() { len / Line::LEN } else { 0 };
+        // SAFETY: so many lines of each.
+        unsafe { self.lines(dst.at, a.at, b.at, lines, before) };
+        let (mut x, mut y) = (Room::new(), Room::new());
+        let chunk = ROOM / size * size;
+        for at in (lines * Line::LEN..len).step_by(chunk) {
+            let (n, at) = (chunk.min(len - at), |e: Elements| e.at.wrapping_add(at));
+            // SAFETY: inside all of them. Rooms are aligned, and have what was copied.
+            unsafe {
+                copy::between(x.at(), at(a), n);
+                copy::between(y.at(), at(b), n);
+                let x_all = std::slice::from_raw_parts_mut(x.at().cast::<T>(), n / size);
+                self.all(x_all, std::slice::from_raw_parts(y.at().cast::<T>(), n / size), before);
+                copy::between(at(dst), x.at(), n);
             }
         }
     }
 }
 
+/// Bytes that are asked for before they are combined: they may be in another core's cache.
+const AHEAD: usize = 1024;
+
 impl<T: Pod, O: ReduceOp<T>> With<T, O> {
+    /// Memory that is shared passes through registers.
+    ///
+    /// # Safety
+    /// As for [`Combine::combine`]; all have so many lines, of whole elements.
+    unsafe fn lines(&self, dst: *mut u8, a: *const u8, b: *const u8, lines: usize, before: bool) {
+        for at in (0..lines).map(|i| i * Line::LEN) {
+            copy::prefetch(b.wrapping_add(at + AHEAD));
+            // SAFETY: passed on to the caller.
+            let (mut x, mut y) = unsafe { (Line::load(a.wrapping_add(at)), Line::load(b.wrapping_add(at))) };
+            self.all(x.elements(), y.elements(), before);
+            // SAFETY: the same.
+            unsafe { x.store(dst.wrapping_add(at)) };
+        }
+    }
+
     /// Loops that the compiler turns into vector instructions.
     fn all(&self, a: &mut [T], b: &[T], before: bool) {
         match before {

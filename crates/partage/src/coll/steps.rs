@@ -182,8 +182,13 @@ impl Now<'_> {
             Step::Claim { chunks } => {
                 let (hall, first) = (desk.hall(self.context), context.claimed.get());
                 while let Some(n) = hall.claim(first, first + chunks.len() as u64) {
-                    for step in &chunks[(n - first) as usize] {
-                        self.step_of_last(step)?;
+                    let mut left = &chunks[(n - first) as usize][..];
+                    while let Some(step) = left.first() {
+                        let done = match self.together(left) {
+                            0 => usize::from(self.step_of_last(step)?),
+                            done => done,
+                        };
+                        left = &left[done..];
                     }
                 }
             }
@@ -395,7 +400,34 @@ impl Now<'_> {
         let combine = self.task.combine.expect("a reduction has an operation");
         // SAFETY: the caller's, who waits for this task, or the task's own. Places of so many bytes, as for `copy`, of which one is
         // written and neither is touched by others, as the checker of plans has decided; but for those of arrays, which are shared.
-        unsafe { (*combine).combine(dst, src, len, before) };
+        unsafe { (*combine).combine(dst, dst, src, len, before) };
+    }
+
+    /// Does the first two of these steps at once, if that can be done: data are copied, and others combined with them where they are then. Returns
+    /// how many it has done.
+    #[inline(always)]
+    pub fn together(&self, steps: &[Step]) -> usize {
+        let ([first, Step::Combine { from, src, dst, before }, ..], false) = (steps, self.task.has_under_way.get()) else {
+            return 0;
+        };
+        self.copy_and_combine(first, *from, (*src, *dst, *before))
+    }
+
+    fn copy_and_combine(&self, first: &Step, other: usize, (operand, place, before): (Span, Span, bool)) -> usize {
+        let me = self.engine.desk.rank();
+        let (from, src, dst) = match *first {
+            Step::Copy { src, dst } => (me, src, dst),
+            Step::Get { from, src, dst } => (from, src, dst),
+            Step::Carry { from, src, to, dst } if to == me => (from, src, dst),
+            _ => return 0,
+        };
+        let both = || Some((self.near(from, src)?, self.near(other, operand)?));
+        let Some((a, b)) = both().filter(|_| dst == place) else { return 0 };
+        let (a, b) = (self.elements(src.buffer, a), self.elements(operand.buffer, b));
+        let (dst, combine) = (self.elements(dst.buffer, self.mine(dst)), self.task.combine);
+        // SAFETY: as in `combine`.
+        unsafe { (*combine.expect("a reduction has an operation")).combine(dst, a, b, place.len, before) };
+        2
     }
 
     /// The same with what must be got first.
