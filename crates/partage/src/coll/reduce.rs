@@ -293,7 +293,7 @@ impl<T: Pod, O: ReduceOp<T>> Combine for With<T, O> {
 }
 
 /// Bytes that are asked for before they are combined: they may be in another core's cache.
-const AHEAD: usize = 1024;
+const AHEAD: usize = 2048;
 
 impl<T: Pod, O: ReduceOp<T>> With<T, O> {
     /// Memory that is shared passes through registers.

@@ -407,7 +407,8 @@ impl Now<'_> {
     /// how many it has done.
     #[inline(always)]
     pub fn together(&self, steps: &[Step]) -> usize {
-        let ([first, Step::Combine { from, src, dst, before }, ..], false) = (steps, self.task.has_under_way.get()) else {
+        let ([first, Step::Combine { from, src, dst, before }, ..], false) = (steps, self.task.has_under_way.get())
+        else {
             return 0;
         };
         self.copy_and_combine(first, *from, (*src, *dst, *before))
