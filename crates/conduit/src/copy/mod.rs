@@ -334,6 +334,20 @@ mod tests {
                 assert!(shared[shift..shift + len].iter().all(|&b| b == 0));
             }
         }
+        for shift in 0..64 {
+            let (mut to, mut some) = ([0xa5u8; 192], [0u8; 64]);
+            // SAFETY: so many bytes from there; nobody else knows them.
+            unsafe {
+                let mut line = Line::load(source.as_ptr().add(shift));
+                some.copy_from_slice(line.elements::<u8>());
+                line.elements::<u16>()[31] = 0x1234;
+                line.store(to.as_mut_ptr().add(shift));
+            }
+            assert_eq!(some, source[shift..shift + 64]);
+            assert_eq!(to[shift..shift + 62], some[..62]);
+            assert_eq!(to[shift + 62..shift + 64], 0x1234u16.to_ne_bytes());
+            assert!(to[..shift].iter().chain(&to[shift + 64..]).all(|&b| b == 0xa5));
+        }
         let mut cell = [0u64; 4];
         let p = cell.as_mut_ptr().cast::<u8>();
         // SAFETY: `cell` is aligned, large enough for each of these types and used by nobody else.

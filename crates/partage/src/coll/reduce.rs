@@ -390,18 +390,58 @@ mod tests {
     #[test]
     fn elements_are_combined_in_order_wherever_they_are() {
         let op = With(Ordered(join), PhantomData);
-        for n in [1, 2, 255, 256, 257, 1000] {
+        for n in [1, 2, 7, 8, 9, 255, 256, 257, 1000] {
             for (before, ends) in [(false, [4, 7]), (true, [7, 4])] {
-                for shared in [[false, false], [true, false], [false, true], [true, true]] {
-                    let (mut a, mut b) = (vec![4u64; n], vec![7u64; n]);
-                    let [x, y] = [(&mut a, shared[0]), (&mut b, shared[1])]
-                        .map(|(v, shared)| Elements { at: v.as_mut_ptr().cast(), shared });
-                    // SAFETY: two vectors.
-                    unsafe { op.combine(x, y, 8 * n, before) };
-                    assert!(a.iter().all(|&a| a == join(ends[0], ends[1])) && b.iter().all(|&b| b == 7), "{n}");
+                for shared in 0..8 {
+                    let mut all = [4u64, 7, 0].map(|x| vec![x; n]);
+                    let mut i = 0;
+                    let [a, b, dst] = all.each_mut().map(|v| {
+                        i += 1;
+                        Elements { at: v.as_mut_ptr().cast(), shared: shared >> (i - 1) & 1 == 1 }
+                    });
+                    let is = |v: &[u64], x| v.iter().all(|&y| y == x);
+                    // SAFETY: three vectors.
+                    unsafe { op.combine(dst, a, b, 8 * n, before) };
+                    assert!(is(&all[0], 4) && is(&all[1], 7) && is(&all[2], join(ends[0], ends[1])), "{n}");
+                    // SAFETY: two of them.
+                    unsafe { op.combine(a, a, b, 8 * n, before) };
+                    assert!(is(&all[0], join(ends[0], ends[1])) && is(&all[1], 7), "{n}");
                 }
             }
         }
+    }
+
+    /// At any address that is aligned, in memory of which what is around stays as it is.
+    fn subtract<T: Pod + PartialEq + fmt::Debug>(of: impl Fn(usize) -> T, minus: fn(T, T) -> T) {
+        let op = With(Ordered(minus), PhantomData);
+        for n in (1..70).chain([2049]) {
+            for start in 0..3 {
+                let make = |from: usize| (0..n + 4).map(|i| of(from + i)).collect::<Vec<T>>();
+                let (mut a, mut b, mut dst) = (make(7), make(90), make(200));
+                let wanted: Vec<T> = (0..n).map(|i| minus(a[start + i], b[start + i])).collect();
+                let at = |v: &mut Vec<T>| Elements { at: v[start..].as_mut_ptr().cast(), shared: true };
+                let (x, y, z) = (at(&mut a), at(&mut b), at(&mut dst));
+                // SAFETY: three vectors, so long from there.
+                unsafe { op.combine(z, x, y, n * size_of::<T>(), false) };
+                let mut left = make(200);
+                left[start..start + n].copy_from_slice(&wanted);
+                assert_eq!(dst, left, "{n} from {start}");
+                // SAFETY: two of them.
+                unsafe { op.combine(x, x, y, n * size_of::<T>(), false) };
+                assert_eq!((&a[start..start + n], b), (&wanted[..], make(90)));
+            }
+        }
+    }
+
+    #[test]
+    fn elements_of_every_size_are_combined() {
+        subtract(|i| i as u8, u8::wrapping_sub);
+        subtract(|i| i as u16, u16::wrapping_sub);
+        subtract(|i| i as f32, |a, b| a - b);
+        subtract(|i| i as u128, u128::wrapping_sub);
+        subtract(|i| [i as u8; 3], |a, b| [a[0].wrapping_sub(b[0]), a[1] ^ b[2], b[1]]);
+        subtract(|i| [i as u64; 3], |a, b| [a[0].wrapping_sub(b[0]), b[1], a[2]]);
+        subtract(|i| [i as u64; 8], |a, b| [a[0].wrapping_sub(b[0]), b[1], a[2], 0, 1, 2, b[6], 3]);
     }
 
     #[test]
@@ -410,7 +450,7 @@ mod tests {
         let (mut a, mut b) = (vec![[1u32; 600]; 3], vec![[2u32; 600]; 3]);
         let [x, y] = [&mut a, &mut b].map(|v| Elements { at: v.as_mut_ptr().cast(), shared: true });
         // SAFETY: two vectors.
-        unsafe { op.combine(x, y, 3 * 2400, false) };
+        unsafe { op.combine(x, x, y, 3 * 2400, false) };
         assert_eq!((a, b), (vec![[3; 600]; 3], vec![[2; 600]; 3]));
     }
 
