@@ -594,6 +594,7 @@ mod tests {
             name: "gather/8/2/all-all".into(),
             touched: true,
             value: 0.25,
+            touching: Some(0.125),
             floor: Some(Compared { value: 0.2, ratio: 1.25 }),
             floor_limit: Some(1.1),
             peer: Some(Compared { value: 0.5, ratio: 0.5 }),
@@ -609,11 +610,36 @@ mod tests {
             concat!(
                 r#"{"name":"gather/8/2/all-all","touched":true,"value":0.25,"unit":"us","floor":0.2,"ratio":1.25,"#,
                 r#""peer":0.5,"peer_ratio":0.5,"mpich":null,"mpich_ratio":null,"against":null,"against_ratio":null,"#,
-                r#""before":70,"after":71.5,"rounds":9,"discarded":1}"#
+                r#""touching":0.125,"before":70,"after":71.5,"rounds":9,"discarded":1}"#
             )
         );
         let text = table(&[figure]).to_string();
         assert!(text.contains("over") && text.contains("ok") && text.contains("9 (-1)"), "{text}");
+    }
+
+    #[test]
+    fn touching_is_known_of_each_side() {
+        let sample = Sample {
+            operation: Operation::Gather,
+            bytes: 1024,
+            mode: Mode::AllAll,
+            by: By::Library,
+            touched: true,
+            rotating: true,
+            private: false,
+            calls: 1,
+            batches: 1,
+        };
+        let barrier = Sample { operation: Operation::Barrier, touched: false, ..sample };
+        let kinds: Vec<Kind> = [0, 1]
+            .into_iter()
+            .flat_map(|side| [sample, Sample { by: By::Nobody, ..sample }, barrier].map(|sample| Kind { side, sample }))
+            .collect();
+        let values = [9.0, 5.0, 1.0, 20.0, 2.0, 3.0];
+        let times = [0, 1, 2].map(|side| touching(&kinds, side).map(|of| of.time(&values)));
+        // A barrier that took longer than it and the touching: nothing is taken.
+        assert_eq!(times, [Some(4.0), Some(0.0), None]);
+        assert!(touching(&kinds[..2], 0).is_none());
     }
 
     #[test]
