@@ -283,6 +283,8 @@ pub struct Programs {
     path: PathBuf,
     stage: &'static Stage,
     all: Vec<(&'static str, Child)>,
+    /// All of them have answered.
+    are_there: bool,
 }
 
 /// What is sampled in a round.
@@ -461,7 +463,7 @@ impl Programs {
     pub fn new() -> Result<Programs, String> {
         let path = std::env::temp_dir().join(format!("partage-bench-{}.stage", std::process::id()));
         let stage = Stage::create(&path)?;
-        Ok(Programs { path, stage, all: vec![] })
+        Ok(Programs { path, stage, all: vec![], are_there: false })
     }
 
     /// Starts a job of so many ranks, each bound to a core, with what `more` says about its start.
@@ -486,8 +488,17 @@ impl Programs {
         Ok(())
     }
 
-    /// Asks one, and sleeps until it has answered.
+    /// Asks one, and sleeps until it has answered. Before the first time all are awaited: who still starts would disturb.
     pub fn ask(&mut self, side: usize, order: Order) -> Result<f64, String> {
+        if !std::mem::replace(&mut self.are_there, true) {
+            for side in 0..self.all.len() {
+                self.ask_one(side, Order::Handoff)?;
+            }
+        }
+        self.ask_one(side, order)
+    }
+
+    fn ask_one(&mut self, side: usize, order: Order) -> Result<f64, String> {
         let (name, child) = &mut self.all[side];
         self.stage
             .ask(side, order, PATIENCE, || match child.try_wait() {
