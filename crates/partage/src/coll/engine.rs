@@ -14,24 +14,15 @@
 //! arrive again have met all. Those from which a root pulls have not.) So one number for all ranks tells whether all have come.
 //! Where there are several nodes, the last of a node to arrive tells the others of all its ranks.
 //!
-//! # Letters
-//! A sender is told late which of its letters were taken: after some of them, or when their reader has to wait. So it may have to wait
-//! for a rank that has taken all, but computes, or waits outside of collectives, until that rank enters another one: under
-//! no sync mode may a program count on more.
-//!
-//! To tell another node takes a message, and mostly it knows: a rank begins with `e` when it has ended all up to `e - `[`WINDOW`], so whoever
-//! hears from it in `e` knows that it has taken what was sent to it until then. A letter of `t` is followed by the next in its context in
-//! `t + APART` at the earliest, so its reader owes an answer when it begins with that or a later one, unless it has sent a letter to the sender in `t + WINDOW`,
-//! which the sender takes in that collective: and no collective waits for a later one. Where a rank sends another one more than one letter
-//! in a collective, each is answered at once.
-//!
-//! In the same way, who hears from a rank in `e - 1` knows that it has ended all up to `e - `[`APART`], and thus all that had the context of `e`: its scratch is
-//! free, and it may be put to. So a rank does not say that ([`Signal::Free`]) to one to which it has said anything in `e - 1`.
-//!
 //! # Memory
 //! A task has addresses of its caller's buffers. Blocking calls borrow them until they return; started ones are
 //! borrowed by a scope, which ends when no task is left, or when the job ends and all tasks are given up.
 //! Whoever touches whose memory when is what the checker of plans has decided.
+
+mod letters;
+mod started;
+
+pub(crate) use started::Pending;
 
 use super::again::{Before, Memory};
 use super::choice::{Asked, Cache, Key, Prepared};
@@ -49,7 +40,6 @@ use partage_conduit::shm::coll::{self, Desk, Words};
 use partage_conduit::shm::rma::Reach;
 use partage_conduit::shm::{Seat, bytes};
 use partage_conduit::signal::Notice;
-use partage_conduit::sync::light_fence;
 use partage_conduit::wait::Aborted;
 use partage_plan::coll::{Nodes, Plan, Signal, Step};
 use partage_plan::layout::Spread;
@@ -100,9 +90,6 @@ const APART: u64 = CONTEXTS as u64 - 1;
 
 /// So many may be under way: one less, so that who has begun with one has ended the one that had the next one's context.
 const WINDOW: u64 = APART - 1;
-
-/// So many letters are taken before their senders are told, unless this rank has to wait.
-const OWED: usize = CONTEXTS / 2;
 
 /// What a rank knows of a context.
 #[derive(Debug, Default)]
@@ -387,7 +374,7 @@ impl Engine {
             prepared: RefCell::default(),
             known: RefCell::default(),
             asked: Asked::default(),
-            owed: RefCell::new(Vec::with_capacity(OWED)),
+            owed: RefCell::new(Vec::with_capacity(letters::OWED)),
             debts: RefCell::default(),
             heard: (0..n).map(|_| Cell::new(0)).collect(),
             said: (0..n).map(|_| Cell::new(0)).collect(),
@@ -524,12 +511,11 @@ impl Engine {
             let plan = prepared.plan(part);
             let (offset, totals) = (part * prepared.part, &plan.totals);
             let now = Now { engine: self, inner, task, context, offset, totals };
-            while let Some(step) = plan.steps.get(place.step.get()) {
-                let done = match now.together(&plan.steps[place.step.get()..]) {
-                    0 if !now.step::<BLOCK>(step)? => return Ok(false),
-                    done => done.max(1),
-                };
-                place.step.set(place.step.get() + done);
+            while let left @ [_, ..] = &plan.steps[place.step.get()..] {
+                match now.some::<BLOCK>(left)? {
+                    0 => return Ok(false),
+                    done => place.step.set(place.step.get() + done),
+                }
             }
             if !now.end::<BLOCK>()? {
                 return Ok(false);
@@ -646,109 +632,6 @@ impl Engine {
         self.desk.ring(to);
     }
 
-    /// Writes a letter to a member that is reached by stores and has taken the one before.
-    #[inline(always)]
-    pub(super) fn post(&self, context: usize, to: usize, words: &[u64], number: u64) {
-        let inlet = self.desk.to(to).expect("reached by stores");
-        inlet.told[context].letter.write(words, number);
-        self.desk.ring(to);
-        let ahead = &self.contexts[(context + coll::AHEAD) % CONTEXTS].peers[to];
-        if ahead.letters_taken.get() == ahead.letters_sent.get() {
-            self.desk.prefetch_letter(to, context);
-        }
-    }
-
-    /// A letter of a member on another node has been read.
-    #[cold]
-    pub(super) fn was_taken_far(&self, epoch: u64, context: usize, from: usize, number: u64) {
-        let mut debts = self.debts.borrow_mut();
-        debug_assert!(!debts.iter().any(|&(e, _, f, _)| (e, f) == (epoch, from)), "two letters: answered at once");
-        debts.push((epoch, context, from, number));
-    }
-
-    /// A letter of a member that is reached by stores has been read; it is told later.
-    #[inline(always)]
-    pub(super) fn was_taken(&self, context: usize, from: usize, number: u64) {
-        let mut owed = self.owed.borrow_mut();
-        owed.push((context, from, number));
-        if owed.len() == OWED {
-            drop(owed);
-            self.tell_all();
-        }
-    }
-
-    /// Which of its letters a member has taken. The counts of all contexts are in two lines, which are fetched once for all.
-    #[inline(never)]
-    pub(super) fn look_what_was_taken(&self, by: usize) {
-        for (context, taken) in self.contexts.iter().zip(&self.desk.from(by).taken) {
-            let known = &context.peers[by].letters_taken;
-            known.set(known.get().max(taken.get()));
-        }
-    }
-
-    /// Something came from a member in this collective.
-    #[inline(always)]
-    pub(super) fn hears(&self, from: usize, epoch: u64) {
-        self.heard[from].set(self.heard[from].get().max(epoch + 1));
-    }
-
-    /// Has this member, on another node, taken the last letter that went to it in this context, as can be told from what came from it since?
-    #[inline(always)]
-    pub(super) fn must_have_taken(&self, context: usize, by: usize) -> bool {
-        let is_far = self.desk.to(by).is_none();
-        is_far && self.heard[by].get() > self.contexts[context].peers[by].letter_of.get() + WINDOW
-    }
-
-    /// A letter goes to a member on another node.
-    #[cold]
-    pub(super) fn sends_far(&self, context: usize, to: usize, epoch: u64) {
-        self.contexts[context].peers[to].letter_of.set(epoch);
-        self.says(to, epoch);
-    }
-
-    /// Something goes to a member by a message for which that one waits in this collective.
-    pub(super) fn says(&self, to: usize, epoch: u64) {
-        self.said[to].set(self.said[to].get().max(epoch + 1));
-    }
-
-    /// How often a member on another node is to be told now that this one has entered: not if it may put to scratch only, and can tell
-    /// from what this one said in the collective before that the scratch is free.
-    #[cold]
-    pub(super) fn enters_far(&self, context: usize, to: usize, signal: Signal, epoch: u64) -> u64 {
-        let untold = &self.contexts[context].peers[to].untold;
-        if signal == Signal::Free && epoch > 0 && self.said[to].get() == epoch {
-            untold.set(untold.get() + 1);
-            return 0;
-        }
-        untold.replace(0) + 1
-    }
-
-    /// Is the scratch of this member, on another node, free for this collective, as can be told from what it said in the one before?
-    #[inline(always)]
-    pub(super) fn must_be_free(&self, of: usize, epoch: u64) -> bool {
-        epoch > 0 && self.desk.to(of).is_none() && self.heard[of].get() >= epoch
-    }
-
-    /// Tells members on other nodes which of their letters were taken, if they do not know and may have to when this collective begins.
-    #[cold]
-    fn pay(&self, inner: &Inner, site: Site, epoch: u64) {
-        let mut debts = self.debts.borrow_mut();
-        let mut due: Vec<_> = debts.extract_if(.., |&mut (of, ..)| of + APART <= epoch).collect();
-        drop(debts);
-        due.retain(|&(of, _, from, _)| self.said[from].get() <= of + WINDOW);
-        for (_, context, from, number) in due {
-            self.answer(inner, site, context, from, number);
-        }
-    }
-
-    /// Tells a member on another node that so many of its letters in this context were taken.
-    #[cold]
-    pub(super) fn answer(&self, inner: &Inner, site: Site, context: usize, from: usize, number: u64) {
-        let told = self.contexts[context].peers[from].letters_told.replace(number);
-        let notice = Notice::Add { offset: self.words[context].taken, value: number - told };
-        inner.send_notice(site, At::guarded(self.rank_of(from).0, 0), &[], notice);
-    }
-
     /// Arrives, where all members are on this node; whether it is the last one.
     #[inline(always)]
     pub(super) fn arrive_near(&self, context: usize) -> bool {
@@ -764,26 +647,6 @@ impl Engine {
     pub(super) fn release(&self, context: usize) {
         self.desk.hall(context).release(self.contexts[context].released.get() + 1);
         self.desk.ring_all();
-    }
-
-    /// Tells senders which of their letters were taken, so that they may write others. Whoever waits does it before: a sender may be what
-    /// it waits for.
-    #[inline]
-    fn tell_what_was_taken(&self) {
-        if !self.owed.borrow().is_empty() {
-            self.tell_all();
-        }
-    }
-
-    #[inline(never)]
-    fn tell_all(&self) {
-        let mut owed = self.owed.borrow_mut();
-        for &(context, from, number) in owed.iter() {
-            self.desk.to(from).expect("reached by stores").taken[context].set(number);
-        }
-        light_fence();
-        owed.iter().for_each(|&(_, from, _)| self.desk.ring(from));
-        owed.clear();
     }
 
     /// The same, which also ends when a rank has entered something else.
@@ -854,147 +717,6 @@ impl Engine {
             tell(from, 1, &peers[from].taken);
         }
         Ok(Some(from as u32))
-    }
-}
-
-/// What is left of what was started in a scope is given up, whatever ends it: then nothing of it touches memory any more.
-struct GivenUp<'a> {
-    inner: &'a Inner,
-    site: Site,
-    since: u64,
-}
-
-impl GivenUp<'_> {
-    fn is_one(&self, task: &Task) -> bool {
-        task.started.get() >= self.since
-    }
-
-    fn next(&self) -> Option<(Rc<Group>, Rc<Task>)> {
-        self.inner.pending.all.borrow().iter().find(|(_, task)| self.is_one(task)).cloned()
-    }
-}
-
-impl Drop for GivenUp<'_> {
-    fn drop(&mut self) {
-        if self.next().is_some() {
-            self.inner.complete_far(self.site);
-            let mut all = self.inner.pending.all.borrow_mut();
-            let given_up: Vec<_> = all.extract_if(.., |(_, task)| self.is_one(task)).collect();
-            self.inner.calls.set_other(!all.is_empty());
-            // A team may end with them, and tell others.
-            drop(all);
-            drop(given_up);
-        }
-    }
-}
-
-/// Collectives of all teams that this rank has started and that have not ended.
-#[derive(Default)]
-pub(crate) struct Pending {
-    all: RefCell<Vec<(Rc<Group>, Rc<Task>)>>,
-    /// How many there were.
-    count: Cell<u64>,
-}
-
-impl fmt::Debug for Pending {
-    /// Tasks have teams, which have the job, which has these.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pending({} of {})", self.all.borrow().len(), self.count.get())
-    }
-}
-
-impl Pending {
-    /// Are there none?
-    pub fn is_empty(&self) -> bool {
-        self.all.borrow().is_empty()
-    }
-
-    /// How many there have been.
-    pub fn count(&self) -> u64 {
-        self.count.get()
-    }
-}
-
-impl Inner {
-    /// Starts a task, which goes on whenever this rank serves others.
-    pub(super) fn start_task(self: &Rc<Self>, group: &Rc<Group>, task: Rc<Task>) {
-        group.engine.begin(&task);
-        let Pending { all, count } = &self.pending;
-        task.started.set(count.replace(count.get() + 1));
-        all.borrow_mut().push((group.clone(), task));
-        self.calls.set_other(true);
-        self.serve_started();
-    }
-
-    /// Waits for a task that was started.
-    pub fn complete_task(self: &Rc<Self>, group: &Group, task: &Task) {
-        self.unless_over(self.wait_for_task(group, task));
-    }
-
-    fn wait_for_task(self: &Rc<Self>, group: &Group, task: &Task) -> Result<(), Aborted> {
-        self.serve_started();
-        if task.is_done() {
-            return Ok(());
-        }
-        let step = || task.prepared.get().map(|p| &p.plan(task.place.part.get()).steps);
-        let step = || step().and_then(|steps| steps.get(task.place.step.get()));
-        let left = || group.engine.left_before(task.epoch());
-        let waits = || Waits::new(&group.engine, task, step());
-        self.wait_saying(waits, || task.is_done() || left().is_some())?;
-        match left() {
-            // What unwinds already says why.
-            Some(_) if !task.is_done() && std::thread::panicking() => Err(Aborted),
-            Some(member) if !task.is_done() => group.engine.is_left_by(self, task.site, member),
-            _ => Ok(()),
-        }
-    }
-
-    /// Waits for all that were started since there had been so many: the end of a scope. If the job ends, or one of them fails, they are given
-    /// up: the network is waited for, and nothing of them touches memory after that. Only then does this unwind.
-    pub fn complete_started(self: &Rc<Self>, site: Site, since: u64) {
-        let given_up = GivenUp { inner: self, site, since };
-        loop {
-            // Nothing is borrowed while it waits.
-            let Some((group, task)) = given_up.next() else { return };
-            // Nobody goes on with one of which a step has panicked.
-            let failed = task.busy.get();
-            let waited = match failed || self.is_ending() {
-                true => Err(Aborted),
-                false => self.wait_for_task(&group, &task),
-            };
-            if waited.is_err() {
-                drop(given_up);
-                if failed && !std::thread::panicking() {
-                    panic!("{}: {site}: a function of the {} that was started here has panicked", self.rank, task.site);
-                }
-                return self.unless_over(waited);
-            }
-        }
-    }
-
-    /// Goes on with what was started; true if something could.
-    #[cold]
-    pub fn serve_started(self: &Rc<Self>) -> bool {
-        let (mut some, mut i) = (false, 0);
-        loop {
-            let Some((group, task)) = self.pending.all.borrow().get(i).cloned() else { break };
-            i += 1;
-            // It is what waits.
-            if task.busy.replace(true) {
-                continue;
-            }
-            let place = || (task.place.part.get(), task.place.step.get());
-            let before = place();
-            // Who waits finds out that the job is over.
-            let _ = group.engine.advance::<false>(self, &task);
-            task.busy.set(false);
-            some |= task.is_done() || before != place();
-        }
-        // A team may end with its last task, and tell others.
-        let ended: Vec<_> = self.pending.all.borrow_mut().extract_if(.., |(_, task)| task.is_done()).collect();
-        self.calls.set_other(!self.pending.is_empty());
-        drop(ended);
-        some
     }
 }
 

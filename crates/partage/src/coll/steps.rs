@@ -75,9 +75,18 @@ impl Now<'_> {
         At::guarded(self.engine.rank_of(rank).0, offset + span.at as u64)
     }
 
+    /// Does the first of these steps, or as much of it as there is to be done now, or several at once; how many are done.
+    #[inline(always)]
+    pub fn some<const BLOCK: bool>(&self, steps: &[Step]) -> Result<usize, Aborted> {
+        match steps {
+            [first, second @ Step::Combine { .. }, ..] if self.copy_and_combine(first, second) => Ok(2),
+            _ => self.step::<BLOCK>(&steps[0]).map(usize::from),
+        }
+    }
+
     /// Does a step, or as much of it as there is to be done now; whether it is done.
     #[inline(always)]
-    pub fn step<const BLOCK: bool>(&self, step: &Step) -> Result<bool, Aborted> {
+    fn step<const BLOCK: bool>(&self, step: &Step) -> Result<bool, Aborted> {
         let (engine, context) = (self.engine, &self.engine.contexts[self.context]);
         let desk = &engine.desk;
         macro_rules! wait {
@@ -166,9 +175,7 @@ impl Now<'_> {
                 if let (Step::Last { steps }, true) = (step, is_last) {
                     context.all_arrived.set(before + 1);
                     // Copies, and the release.
-                    for step in steps {
-                        self.step_of_last(step)?;
-                    }
+                    self.all(steps)?;
                 }
             }
             Step::Meet { n } => {
@@ -182,14 +189,7 @@ impl Now<'_> {
             Step::Claim { chunks } => {
                 let (hall, first) = (desk.hall(self.context), context.claimed.get());
                 while let Some(n) = hall.claim(first, first + chunks.len() as u64) {
-                    let mut left = &chunks[(n - first) as usize][..];
-                    while let Some(step) = left.first() {
-                        let done = match self.together(left) {
-                            0 => usize::from(self.step_of_last(step)?),
-                            done => done,
-                        };
-                        left = &left[done..];
-                    }
+                    self.all(&chunks[(n - first) as usize])?;
                 }
             }
             Step::Release => engine.release(self.context),
@@ -207,9 +207,13 @@ impl Now<'_> {
         Ok(true)
     }
 
+    /// All of these, which wait for nobody.
     #[inline(never)]
-    fn step_of_last(&self, step: &Step) -> Result<bool, Aborted> {
-        self.step::<true>(step)
+    fn all(&self, mut steps: &[Step]) -> Result<(), Aborted> {
+        while !steps.is_empty() {
+            steps = &steps[self.some::<true>(steps)?..];
+        }
+        Ok(())
     }
 
     /// All that was started here is complete.
@@ -403,32 +407,27 @@ impl Now<'_> {
         unsafe { (*combine).combine(dst, dst, src, len, before) };
     }
 
-    /// Does the first two of these steps at once, if that can be done: data are copied, and others combined with them where they are then. Returns
-    /// how many it has done.
-    #[inline(always)]
-    pub fn together(&self, steps: &[Step]) -> usize {
-        let ([first, Step::Combine { from, src, dst, before }, ..], false) = (steps, self.task.has_under_way.get())
-        else {
-            return 0;
-        };
-        self.copy_and_combine(first, *from, (*src, *dst, *before))
-    }
-
-    fn copy_and_combine(&self, first: &Step, other: usize, (operand, place, before): (Span, Span, bool)) -> usize {
+    /// Copies data and combines others with them where they are then, in one go; whether it did, which it does if all are near.
+    fn copy_and_combine(&self, copy: &Step, combine: &Step) -> bool {
         let me = self.engine.desk.rank();
-        let (from, src, dst) = match *first {
+        let (from, src, dst) = match *copy {
             Step::Copy { src, dst } => (me, src, dst),
             Step::Get { from, src, dst } => (from, src, dst),
             Step::Carry { from, src, to, dst } if to == me => (from, src, dst),
-            _ => return 0,
+            _ => return false,
         };
-        let both = || Some((self.near(from, src)?, self.near(other, operand)?));
-        let Some((a, b)) = both().filter(|_| dst == place) else { return 0 };
-        let (a, b) = (self.elements(src.buffer, a), self.elements(operand.buffer, b));
-        let (dst, combine) = (self.elements(dst.buffer, self.mine(dst)), self.task.combine);
-        // SAFETY: as in `combine`.
-        unsafe { (*combine.expect("a reduction has an operation")).combine(dst, a, b, place.len, before) };
-        2
+        let Step::Combine { from: other, src: operand, dst: place, before } = *combine else { return false };
+        if dst != place || self.task.has_under_way.get() {
+            return false;
+        }
+        let elements = |of: usize, span: Span| Some(self.elements(span.buffer, self.near(of, span)?));
+        let (Some(a), Some(b), Some(dst)) = (elements(from, src), elements(other, operand), elements(me, dst)) else {
+            return false;
+        };
+        let combine = self.task.combine.expect("a reduction has an operation");
+        // SAFETY: as in `combine`. What is copied is not where it goes to, and neither is the operand.
+        unsafe { (*combine).combine(dst, a, b, place.len, before) };
+        true
     }
 
     /// The same with what must be got first.

@@ -112,6 +112,8 @@ impl Cell {
             16 => Some(limits[2]),
             _ => None,
         };
+        // Where ranks share cores: of these two MPI promises no more.
+        let sharing = if matches!(operation, Broadcast | Scatter) { Mode::MyMy } else { Mode::AllAll };
         match (ranks, bytes, mode, touched) {
             _ if stream => None,
             _ if operation.reduces() => self.reduction_limit(ranks, mode),
@@ -123,11 +125,10 @@ impl Cell {
             (2, 0x1_0000, Mode::AllAll, true) => Some(0.75),
             (2, 0x10_0000, Mode::AllAll, true) => Some(if operation.is_rooted() { 0.5 } else { 0.75 }),
             (2, ..) => None,
-            (_, 8, Mode::AllAll, _) if !matches!(operation, Broadcast | Scatter) => by_ranks([0.85, 0.5, 0.4]),
-            (_, 8, Mode::MyMy, _) if matches!(operation, Broadcast | Scatter) => by_ranks([0.95, 0.75, 0.75]),
-            // As of words: MPI promises no more of these two.
-            (_, 0x1_0000, Mode::MyMy, false) if matches!(operation, Broadcast | Scatter) => by_ranks([0.65; 3]),
-            (_, 0x1_0000, Mode::AllAll, false) if !matches!(operation, Broadcast | Scatter) => by_ranks([0.65; 3]),
+            (_, 8, mode, _) if mode == sharing => {
+                by_ranks(if sharing == Mode::MyMy { [0.95, 0.75, 0.75] } else { [0.85, 0.5, 0.4] })
+            }
+            (_, 0x1_0000, mode, false) if mode == sharing => by_ranks([0.65; 3]),
             (_, 0x10_0000, Mode::AllAll, false) if matches!(operation, GatherAll | Exchange) => by_ranks([0.75; 3]),
             _ => None,
         }

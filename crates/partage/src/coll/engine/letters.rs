@@ -1,0 +1,152 @@
+//! Letters, and who knows that they were taken.
+//!
+//! A sender is told late which of its letters were taken: after some of them, or when their reader has to wait. So it may have to wait
+//! for a rank that has taken all, but computes, or waits outside of collectives, until that rank enters another one: under
+//! no sync mode may a program count on more.
+//!
+//! To tell another node takes a message, and mostly it knows: a rank begins with `e` when it has ended all up to `e - `[`WINDOW`], so whoever
+//! hears from it in `e` knows that it has taken what was sent to it until then. A letter of `t` is followed by the next in its context in
+//! `t + APART` at the earliest, so its reader owes an answer when it begins with that or a later one, unless it has sent a letter to the sender in `t + WINDOW`,
+//! which the sender takes in that collective: and no collective waits for a later one. Where a rank sends another one more than one letter
+//! in a collective, each is answered at once.
+//!
+//! In the same way, who hears from a rank in `e - 1` knows that it has ended all up to `e - `[`APART`], and thus all that had the context of `e`: its scratch is
+//! free, and it may be put to. So a rank does not say that ([`Signal::Free`]) to one to which it has said anything in `e - 1`.
+
+use super::{APART, Engine, WINDOW};
+use crate::job::Inner;
+use partage_conduit::coll::CONTEXTS;
+use partage_conduit::contract::At;
+use partage_conduit::record::Site;
+use partage_conduit::shm::coll;
+use partage_conduit::signal::Notice;
+use partage_conduit::sync::light_fence;
+use partage_plan::coll::Signal;
+
+/// So many letters are taken before their senders are told, unless this rank has to wait.
+pub(super) const OWED: usize = CONTEXTS / 2;
+
+impl Engine {
+    /// Writes a letter to a member that is reached by stores and has taken the one before.
+    #[inline(always)]
+    pub(in super::super) fn post(&self, context: usize, to: usize, words: &[u64], number: u64) {
+        let inlet = self.desk.to(to).expect("reached by stores");
+        inlet.told[context].letter.write(words, number);
+        self.desk.ring(to);
+        let ahead = &self.contexts[(context + coll::AHEAD) % CONTEXTS].peers[to];
+        if ahead.letters_taken.get() == ahead.letters_sent.get() {
+            self.desk.prefetch_letter(to, context);
+        }
+    }
+
+    /// A letter of a member on another node has been read.
+    #[cold]
+    pub(in super::super) fn was_taken_far(&self, epoch: u64, context: usize, from: usize, number: u64) {
+        let mut debts = self.debts.borrow_mut();
+        debug_assert!(!debts.iter().any(|&(e, _, f, _)| (e, f) == (epoch, from)), "two letters: answered at once");
+        debts.push((epoch, context, from, number));
+    }
+
+    /// A letter of a member that is reached by stores has been read; it is told later.
+    #[inline(always)]
+    pub(in super::super) fn was_taken(&self, context: usize, from: usize, number: u64) {
+        let mut owed = self.owed.borrow_mut();
+        owed.push((context, from, number));
+        if owed.len() == OWED {
+            drop(owed);
+            self.tell_all();
+        }
+    }
+
+    /// Which of its letters a member has taken. The counts of all contexts are in two lines, which are fetched once for all.
+    #[inline(never)]
+    pub(in super::super) fn look_what_was_taken(&self, by: usize) {
+        for (context, taken) in self.contexts.iter().zip(&self.desk.from(by).taken) {
+            let known = &context.peers[by].letters_taken;
+            known.set(known.get().max(taken.get()));
+        }
+    }
+
+    /// Something came from a member in this collective.
+    #[inline(always)]
+    pub(in super::super) fn hears(&self, from: usize, epoch: u64) {
+        self.heard[from].set(self.heard[from].get().max(epoch + 1));
+    }
+
+    /// Has this member, on another node, taken the last letter that went to it in this context, as can be told from what came from it since?
+    #[inline(always)]
+    pub(in super::super) fn must_have_taken(&self, context: usize, by: usize) -> bool {
+        let is_far = self.desk.to(by).is_none();
+        is_far && self.heard[by].get() > self.contexts[context].peers[by].letter_of.get() + WINDOW
+    }
+
+    /// A letter goes to a member on another node.
+    #[cold]
+    pub(in super::super) fn sends_far(&self, context: usize, to: usize, epoch: u64) {
+        self.contexts[context].peers[to].letter_of.set(epoch);
+        self.says(to, epoch);
+    }
+
+    /// Something goes to a member by a message for which that one waits in this collective.
+    pub(in super::super) fn says(&self, to: usize, epoch: u64) {
+        self.said[to].set(self.said[to].get().max(epoch + 1));
+    }
+
+    /// How often a member on another node is to be told now that this one has entered: not if it may put to scratch only, and can tell
+    /// from what this one said in the collective before that the scratch is free.
+    #[cold]
+    pub(in super::super) fn enters_far(&self, context: usize, to: usize, signal: Signal, epoch: u64) -> u64 {
+        let untold = &self.contexts[context].peers[to].untold;
+        if signal == Signal::Free && epoch > 0 && self.said[to].get() == epoch {
+            untold.set(untold.get() + 1);
+            return 0;
+        }
+        untold.replace(0) + 1
+    }
+
+    /// Is the scratch of this member, on another node, free for this collective, as can be told from what it said in the one before?
+    #[inline(always)]
+    pub(in super::super) fn must_be_free(&self, of: usize, epoch: u64) -> bool {
+        epoch > 0 && self.desk.to(of).is_none() && self.heard[of].get() >= epoch
+    }
+
+    /// Tells members on other nodes which of their letters were taken, if they do not know and may have to when this collective begins.
+    #[cold]
+    pub(super) fn pay(&self, inner: &Inner, site: Site, epoch: u64) {
+        let mut debts = self.debts.borrow_mut();
+        let mut due: Vec<_> = debts.extract_if(.., |&mut (of, ..)| of + APART <= epoch).collect();
+        drop(debts);
+        due.retain(|&(of, _, from, _)| self.said[from].get() <= of + WINDOW);
+        for (_, context, from, number) in due {
+            self.answer(inner, site, context, from, number);
+        }
+    }
+
+    /// Tells a member on another node that so many of its letters in this context were taken.
+    #[cold]
+    pub(in super::super) fn answer(&self, inner: &Inner, site: Site, context: usize, from: usize, number: u64) {
+        let told = self.contexts[context].peers[from].letters_told.replace(number);
+        let notice = Notice::Add { offset: self.words[context].taken, value: number - told };
+        inner.send_notice(site, At::guarded(self.rank_of(from).0, 0), &[], notice);
+    }
+
+    /// Tells senders which of their letters were taken, so that they may write others. Whoever waits does it before: a sender may be what
+    /// it waits for.
+    #[inline]
+    pub(super) fn tell_what_was_taken(&self) {
+        if !self.owed.borrow().is_empty() {
+            self.tell_all();
+        }
+    }
+
+    #[inline(never)]
+    fn tell_all(&self) {
+        let mut owed = self.owed.borrow_mut();
+        for &(context, from, number) in owed.iter() {
+            self.desk.to(from).expect("reached by stores").taken[context].set(number);
+        }
+        light_fence();
+        owed.iter().for_each(|&(_, from, _)| self.desk.ring(from));
+        owed.clear();
+    }
+}

@@ -1,0 +1,151 @@
+//! Collectives that were started: they go on whenever their rank waits for something or serves others.
+
+use super::{Task, Waits};
+use crate::job::Inner;
+use crate::team::Group;
+use partage_conduit::record::Site;
+use partage_conduit::wait::Aborted;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+
+/// What is left of what was started in a scope is given up, whatever ends it: then nothing of it touches memory any more.
+struct GivenUp<'a> {
+    inner: &'a Inner,
+    site: Site,
+    since: u64,
+}
+
+impl GivenUp<'_> {
+    fn is_one(&self, task: &Task) -> bool {
+        task.started.get() >= self.since
+    }
+
+    fn next(&self) -> Option<(Rc<Group>, Rc<Task>)> {
+        self.inner.pending.all.borrow().iter().find(|(_, task)| self.is_one(task)).cloned()
+    }
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        if self.next().is_some() {
+            self.inner.complete_far(self.site);
+            let mut all = self.inner.pending.all.borrow_mut();
+            let given_up: Vec<_> = all.extract_if(.., |(_, task)| self.is_one(task)).collect();
+            self.inner.calls.set_other(!all.is_empty());
+            // A team may end with them, and tell others.
+            drop(all);
+            drop(given_up);
+        }
+    }
+}
+
+/// Collectives of all teams that this rank has started and that have not ended.
+#[derive(Default)]
+pub(crate) struct Pending {
+    pub(super) all: RefCell<Vec<(Rc<Group>, Rc<Task>)>>,
+    /// How many there were.
+    count: Cell<u64>,
+}
+
+impl fmt::Debug for Pending {
+    /// Tasks have teams, which have the job, which has these.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pending({} of {})", self.all.borrow().len(), self.count.get())
+    }
+}
+
+impl Pending {
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.all.borrow().is_empty()
+    }
+
+    /// How many there have been.
+    pub fn count(&self) -> u64 {
+        self.count.get()
+    }
+}
+
+impl Inner {
+    /// Starts a task, which goes on whenever this rank serves others.
+    pub(in super::super) fn start_task(self: &Rc<Self>, group: &Rc<Group>, task: Rc<Task>) {
+        group.engine.begin(&task);
+        let Pending { all, count } = &self.pending;
+        task.started.set(count.replace(count.get() + 1));
+        all.borrow_mut().push((group.clone(), task));
+        self.calls.set_other(true);
+        self.serve_started();
+    }
+
+    /// Waits for a task that was started.
+    pub fn complete_task(self: &Rc<Self>, group: &Group, task: &Task) {
+        self.unless_over(self.wait_for_task(group, task));
+    }
+
+    fn wait_for_task(self: &Rc<Self>, group: &Group, task: &Task) -> Result<(), Aborted> {
+        self.serve_started();
+        if task.is_done() {
+            return Ok(());
+        }
+        let step = || task.prepared.get().map(|p| &p.plan(task.place.part.get()).steps);
+        let step = || step().and_then(|steps| steps.get(task.place.step.get()));
+        let left = || group.engine.left_before(task.epoch());
+        let waits = || Waits::new(&group.engine, task, step());
+        self.wait_saying(waits, || task.is_done() || left().is_some())?;
+        match left() {
+            // What unwinds already says why.
+            Some(_) if !task.is_done() && std::thread::panicking() => Err(Aborted),
+            Some(member) if !task.is_done() => group.engine.is_left_by(self, task.site, member),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for all that were started since there had been so many: the end of a scope. If the job ends, or one of them fails, they are given
+    /// up: the network is waited for, and nothing of them touches memory after that. Only then does this unwind.
+    pub fn complete_started(self: &Rc<Self>, site: Site, since: u64) {
+        let given_up = GivenUp { inner: self, site, since };
+        loop {
+            // Nothing is borrowed while it waits.
+            let Some((group, task)) = given_up.next() else { return };
+            // Nobody goes on with one of which a step has panicked.
+            let failed = task.busy.get();
+            let waited = match failed || self.is_ending() {
+                true => Err(Aborted),
+                false => self.wait_for_task(&group, &task),
+            };
+            if waited.is_err() {
+                drop(given_up);
+                if failed && !std::thread::panicking() {
+                    panic!("{}: {site}: a function of the {} that was started here has panicked", self.rank, task.site);
+                }
+                return self.unless_over(waited);
+            }
+        }
+    }
+
+    /// Goes on with what was started; true if something could.
+    #[cold]
+    pub fn serve_started(self: &Rc<Self>) -> bool {
+        let (mut some, mut i) = (false, 0);
+        loop {
+            let Some((group, task)) = self.pending.all.borrow().get(i).cloned() else { break };
+            i += 1;
+            // It is what waits.
+            if task.busy.replace(true) {
+                continue;
+            }
+            let place = || (task.place.part.get(), task.place.step.get());
+            let before = place();
+            // Who waits finds out that the job is over.
+            let _ = group.engine.advance::<false>(self, &task);
+            task.busy.set(false);
+            some |= task.is_done() || before != place();
+        }
+        // A team may end with its last task, and tell others.
+        let ended: Vec<_> = self.pending.all.borrow_mut().extract_if(.., |(_, task)| task.is_done()).collect();
+        self.calls.set_other(!self.pending.is_empty());
+        drop(ended);
+        some
+    }
+}
