@@ -8,6 +8,8 @@
 //!   neighbour and a yielder does not. All ranks of the node that do so end it at the same time. A rank that yields
 //!   among others that park gets its turn when none of them can run, which is late enough to look like a foreign load: if each
 //!   had its own time, traffic that was once disturbed would stay three times slower for as long as it lasts.
+//!   What ranks of the node do in this library meanwhile, long copies and what passes by the network, is neither a foreign load nor time waited ([`Toil`]): they
+//!   yield when that is done. It is counted for all cores together, so a foreign load beside it is noticed later.
 //! * Ranks that share cores and talk: a turn of all ranks of a core for each message is much, if the two happen to run at the same
 //!   time. So who has sent a message looks on for 2 µs, now and then, before it yields, and says so by its bell (`LOOKS`).
 //!   Who sends to such a rank, as its answer, and then has to wait does the same. Both go on so, without a turn of others in between, until one of
@@ -64,6 +66,8 @@ const PATIENCE_FAR_US: u64 = 1000;
 const PATIENCE_SHARED_US: u64 = 200;
 /// A single yield that takes longer met a foreign load.
 const FOREIGN_US: u64 = 500;
+/// What ranks themselves do for longer than this is none.
+const TOIL_US: u64 = 20;
 /// How long ranks that met a foreign load do not yield, at first and at most. A short one is met once, and parking is three times slower than yielding.
 const FOREIGN_FIRST_US: u64 = 2_000;
 const FOREIGN_MOST_US: u64 = 50_000;
@@ -220,6 +224,21 @@ impl Sleepers {
     }
 }
 
+/// How long the ranks of a node, and the threads that relieve them, have been busy with long copies and with the network, in ticks. Who yields to one that
+/// copies, posts or receives a megabyte is away for long, but has met no foreign load.
+#[derive(Debug, Default)]
+pub struct Toil(AtomicU64);
+
+impl Toil {
+    /// So many ticks of it. Short ones do not count: others look at that line.
+    #[inline(always)]
+    pub fn add(&self, time: u64) {
+        if time > TOIL_US * ticks_per_us() {
+            self.0.fetch_add(time, Relaxed);
+        }
+    }
+}
+
 /// Where a thread that makes progress for others dozes while they make it themselves.
 ///
 /// It dozes for a bounded time, and not when somebody has asked it to take over since it last woke: the asking is a store
@@ -292,6 +311,7 @@ pub struct Waiter<'m> {
     cores: Cores,
     park_ns: u64,
     relief: Option<&'m Relief>,
+    toil: Option<&'m Toil>,
     ticks_per_us: u64,
     no_yield_before: Cell<u64>,
     meeting: Meeting,
@@ -321,6 +341,7 @@ impl<'m> Waiter<'m> {
             cores,
             park_ns,
             relief: None,
+            toil: None,
             ticks_per_us,
             no_yield_before: Cell::new(0),
             meeting: Meeting {
@@ -340,6 +361,11 @@ impl<'m> Waiter<'m> {
     /// The same, waking a thread that does its work while it sleeps.
     pub fn relieved_by(self, relief: &'m Relief) -> Self {
         Waiter { relief: Some(relief), ..self }
+    }
+
+    /// The same, among ranks that say when they are busy.
+    pub fn among(self, toil: &'m Toil) -> Self {
+        Waiter { toil: Some(toil), ..self }
     }
 
     /// The policy in force.
@@ -446,20 +472,22 @@ impl<'m> Waiter<'m> {
         if start < self.no_yield_before.get() {
             return Step::Idle;
         }
-        let mut before = start;
+        let toil = || self.toil.map_or(0, |toil| toil.0.load(Relaxed));
+        let first = (start, toil());
+        let mut before = first;
         if self.meets(start) {
             let found = self.meet(look);
             if found != Step::Idle {
                 return found;
             }
-            before = ticks();
+            before.0 = ticks();
         }
         loop {
             // Without the C library's page in between.
             rustix::thread::sched_yield();
-            let after = ticks();
+            let (after, toiled) = (ticks(), toil());
             // Also when the wait ends here: the next one shall not meet the same neighbour.
-            let foreign = after.wrapping_sub(before) > FOREIGN_US * self.ticks_per_us;
+            let foreign = idle((after, toiled), before) > FOREIGN_US * self.ticks_per_us;
             if foreign {
                 self.no_yield_before.set(self.sleepers.met_foreign_load(after, self.ticks_per_us));
             }
@@ -467,10 +495,10 @@ impl<'m> Waiter<'m> {
             if found != Step::Idle {
                 return found;
             }
-            if foreign || after.wrapping_sub(start) > self.patience(PATIENCE_SHARED_US) {
+            if foreign || idle((after, toiled), first) > self.patience(PATIENCE_SHARED_US) {
                 return Step::Idle;
             }
-            before = after;
+            before = (after, toiled);
         }
     }
 
@@ -551,6 +579,12 @@ impl<'m> Waiter<'m> {
         self.sleepers.count.fetch_sub(1, Relaxed);
         ended
     }
+}
+
+/// How long nobody toiled between two moments, of each of which the time and the [`Toil`] until then are given.
+#[inline(always)]
+fn idle((now, toiled): (u64, u64), (then, before): (u64, u64)) -> u64 {
+    now.wrapping_sub(then).saturating_sub(toiled.wrapping_sub(before))
 }
 
 /// Between two looks: lets whoever writes the line keep it until it is done with it. One is too short for that by a
@@ -780,6 +814,21 @@ mod tests {
         let later = until + FOREIGN_MOST_US + 1;
         assert_eq!(node.met_foreign_load(later, 1), later + FOREIGN_FIRST_US);
         assert_eq!(node.met_foreign_load(7, 1), 7 + FOREIGN_FIRST_US);
+    }
+
+    #[test]
+    fn what_ranks_do_themselves_is_no_foreign_load() {
+        let toil = Toil::default();
+        let at = |now: u64| (now, toil.0.load(Relaxed));
+        let begun = at(100);
+        toil.add(TOIL_US * ticks_per_us());
+        assert_eq!(idle(at(150), begun), 50, "that was short");
+        let long = TOIL_US * ticks_per_us() + 1;
+        toil.add(long);
+        assert_eq!(idle(at(100 + long + 7), begun), 7);
+        // On two cores at once.
+        toil.add(long);
+        assert_eq!(idle(at(100 + long + 7), begun), 0);
     }
 
     #[test]

@@ -296,6 +296,8 @@ pub struct Seat {
     awaits_near: Cell<bool>,
     looks: Cell<u32>,
     waited: Cell<u32>,
+    /// How long it has posted puts and gets since it last looked at the network, in ticks.
+    posting: Cell<u64>,
 }
 
 /// What the processes of several nodes tell each other.
@@ -606,7 +608,7 @@ impl Seat {
         let asked = [net.peers.len(), ranks.count()].map(|n| (0..n).map(|_| Cell::new(None)).collect());
         let (total, started, bytes, puts, gets, turns) = Default::default();
         let (not_quiet, signals, stalls, loans) = Default::default();
-        let (awaits_near, looks, waited) = Default::default();
+        let (awaits_near, looks, waited, posting) = Default::default();
         Seat {
             i: rank - ranks.mine().start,
             rank,
@@ -628,6 +630,7 @@ impl Seat {
             awaits_near,
             looks,
             waited,
+            posting,
         }
     }
 

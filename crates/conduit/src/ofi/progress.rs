@@ -38,8 +38,10 @@ use std::time::{Duration, Instant};
 const BATCH: usize = 16;
 /// A rank that has a core, and awaits something, looks so often before it does anything else.
 const INSISTENT: u32 = 4;
-/// A rank that has a core, and awaits another one of its node, looks there at one of so many looks,
+/// A rank that awaits another one of its node looks there at one of so many looks,
 const NEAR_LOOKS: u32 = 256;
+/// or so many, if there is a turn of others between two,
+const NEAR_TURNS: u32 = 32;
 /// or at one of so many, when it has waited for as many as that.
 const LONG_NEAR_LOOKS: u32 = 8;
 /// So many looks in vain are made before sources are told what has ended.
@@ -57,6 +59,19 @@ impl Net {
     /// One look at the queue; true if there was something.
     #[inline]
     pub(crate) fn poll(&self, node: &Node) -> bool {
+        match node.cores() {
+            Cores::Own => self.poll_once(node),
+            Cores::Shared => {
+                let start = ticks();
+                let found = self.poll_once(node);
+                node.toil().add(ticks().wrapping_sub(start));
+                found
+            }
+        }
+    }
+
+    #[inline]
+    fn poll_once(&self, node: &Node) -> bool {
         let mut entries = [Entry::EMPTY; BATCH];
         let Ok(early) = self.reading.try_lock() else { return false };
         let found = match self.endpoint.poll(&mut entries) {
@@ -334,10 +349,11 @@ impl Seat {
         let net = node.net().expect("a seat has its network");
         let times = match node.cores() {
             // Counted over all waits: there may be many short ones. Without a thread nobody looks for one that sleeps, which looks up seldom enough.
-            Cores::Own if self.awaits_near.get() && net.settings.thread => {
+            cores if self.awaits_near.get() && net.settings.thread => {
                 let (looks, waited) = (self.looks.get() + 1, self.waited.get().saturating_add(1));
+                let first = if cores == Cores::Own { NEAR_LOOKS } else { NEAR_TURNS };
                 self.waited.set(waited);
-                if looks < if waited < NEAR_LOOKS { NEAR_LOOKS } else { LONG_NEAR_LOOKS } {
+                if looks < if waited < first { first } else { LONG_NEAR_LOOKS } {
                     self.looks.set(looks);
                     return false;
                 }
@@ -348,6 +364,7 @@ impl Seat {
             _ => 1,
         };
         self.is_at_it(net);
+        node.toil().add(self.posting.take());
         (0..times).any(|_| net.poll(node))
     }
 

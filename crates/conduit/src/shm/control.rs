@@ -16,7 +16,7 @@ use crate::meeting::Meeting;
 use crate::record::Record;
 use crate::shm::segment::Mapping;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
-use crate::wait::{Bell, Sleepers};
+use crate::wait::{Bell, Sleepers, Toil};
 use std::sync::Arc;
 
 /// Bytes of the control area (virtual; a few pages of it exist).
@@ -40,6 +40,7 @@ pub struct Header {
     cookie: [AtomicU64; 2],
     abort: Line<AtomicU32>,
     pending: Line<AtomicU64>,
+    toil: Line<Toil>,
 }
 
 #[repr(C, align(64))]
@@ -111,6 +112,11 @@ impl Control {
     /// Bytes that ranks of the node are about to commit; see [`Mapping::commit`].
     pub fn pending(&self) -> &AtomicU64 {
         &self.header().pending.0
+    }
+
+    /// What the node's ranks do for long.
+    pub fn toil(&self) -> &Toil {
+        &self.header().toil.0
     }
 
     /// The node's count of sleeping ranks.

@@ -30,8 +30,9 @@ use crate::ofi::{self, Net, Whereabouts};
 use crate::ranks::Ranks;
 use crate::record::Doing;
 use crate::sync::Ordering::*;
+use crate::sync::ticks;
 use crate::topology;
-use crate::wait::{Cores, Waiter};
+use crate::wait::{Cores, Toil, Waiter};
 use am::Outlet;
 use bytemuck::{Pod, Zeroable};
 use control::{Control, NodePlaces};
@@ -88,6 +89,8 @@ pub enum Fences {
 
 /// Bytes of the largest segment: its window too has offsets of 44 bits.
 const MOST_SEGMENT: u64 = 1 << 43;
+/// What is done with so many bytes may take long.
+const LONG: usize = 32 << 10;
 
 /// The name of a node that is different in every process: no memory is shared between them.
 pub const EACH_PROCESS: &str = "process";
@@ -449,6 +452,11 @@ impl Node {
         self.cores
     }
 
+    /// What its ranks do for long.
+    pub(crate) fn toil(&self) -> &Toil {
+        self.areas[0].toil()
+    }
+
     /// Do ranks of some machine share cores? The answer is the same on all ranks of the job.
     pub fn is_crowded(&self) -> bool {
         self.is_crowded
@@ -587,7 +595,8 @@ impl Seat {
         let waiter = unsafe {
             let area: &'static Control = &*std::ptr::from_ref(&node.areas[p]);
             let first: &'static Control = &*std::ptr::from_ref(&node.areas[0]);
-            Waiter::new(area.bell(i), first.sleepers(), area.record(i), first.abort(), node.cores)
+            let waiter = Waiter::new(area.bell(i), first.sleepers(), area.record(i), first.abort(), node.cores);
+            waiter.among(first.toil())
         };
         let waiter = if node.mail.can_help() { waiter.looking_up(progress::LOOK_UP_NS) } else { waiter };
         let waiter = match node.net() {
@@ -623,6 +632,18 @@ impl Seat {
     #[inline(always)]
     pub fn waiter(&self) -> &Waiter<'_> {
         &self.waiter
+    }
+
+    /// Does something with so many bytes, of which those that share this rank's core know that it is no foreign load.
+    #[inline(always)]
+    pub fn toil<R>(&self, len: usize, work: impl FnOnce() -> R) -> R {
+        if len < LONG {
+            return work();
+        }
+        let start = ticks();
+        let done = work();
+        self.node.toil().add(ticks().wrapping_sub(start));
+        done
     }
 
     /// This rank awaits another one of its node, as long as what this returns lives: it looks at the network less often. Nothing where there is none.

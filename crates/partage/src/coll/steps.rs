@@ -261,7 +261,7 @@ impl Now<'_> {
     fn copy(&self, to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: places of so many bytes in buffers that this task has, or that are mapped; a plan moves nothing to where it is, and
         // has neither read what is written meanwhile nor the other way round.
-        unsafe { copy::between(to, from, len) };
+        self.inner.seat.toil(len, || unsafe { copy::between(to, from, len) });
     }
 
     #[inline(always)]
@@ -404,7 +404,7 @@ impl Now<'_> {
         let combine = self.task.combine.expect("a reduction has an operation");
         // SAFETY: the caller's, who waits for this task, or the task's own. Places of so many bytes, as for `copy`, of which one is
         // written and neither is touched by others, as the checker of plans has decided; but for those of arrays, which are shared.
-        unsafe { (*combine).combine(dst, dst, src, len, before) };
+        self.inner.seat.toil(len, || unsafe { (*combine).combine(dst, dst, src, len, before) });
     }
 
     /// Copies data and combines others with them where they are then, in one go; whether it did, which it does if all are near.
@@ -426,7 +426,7 @@ impl Now<'_> {
         };
         let combine = self.task.combine.expect("a reduction has an operation");
         // SAFETY: as in `combine`. What is copied is not where it goes to, and neither is the operand.
-        unsafe { (*combine).combine(dst, a, b, place.len, before) };
+        self.inner.seat.toil(place.len, || unsafe { (*combine).combine(dst, a, b, place.len, before) });
         true
     }
 
