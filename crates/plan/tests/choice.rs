@@ -270,7 +270,7 @@ fn what_is_chosen_has_plans() {
         "slices:split",
         "slices:pull",
         "coop@16k",
-        "chain/16:push",
+        "chain/4:push",
     ];
     assert!(some.iter().all(|&a| seen.contains(a)), "{seen:?}");
 }

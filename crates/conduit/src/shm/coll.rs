@@ -39,9 +39,11 @@ pub const INLETS: usize = LEAVERS + size_of::<Leavers>();
 /// Where it is counted who has left.
 const LEAVERS: usize = (BARRIERS + 1) * size_of::<Hall>();
 
-/// Scratch of a rank in one context, for the team of all ranks: enough for pages of all, but no more than a small part of a segment.
+/// Scratch of a rank in one context, for the team of all ranks: enough for pages of all, but no more than a small part of a segment. On one node what does not
+/// fit passes in parts that stay in caches; between nodes each part would wait for a message of the one before.
 pub fn scratch_of_all(node: &Node) -> usize {
-    let wanted = (node.ranks().count() * (4 << 10)).next_power_of_two().clamp(128 << 10, 16 << 20);
+    let least = if node.ranks().nodes() > 1 { 512 << 10 } else { 128 << 10 };
+    let wanted = (node.ranks().count() * (4 << 10)).next_power_of_two().clamp(least, 16 << 20);
     wanted.min((node.segment() / 256) as usize & !4095)
 }
 

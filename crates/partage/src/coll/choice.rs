@@ -9,10 +9,12 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-/// Bytes that pass through scratch at a time, unless the algorithm says otherwise: of short blocks, and of long ones.
+/// Bytes that pass through scratch at a time on a node, unless the algorithm says otherwise: of short blocks, and of long ones. Between nodes it is as much as there is room for.
 const PACKETS: [usize; 2] = [16 << 10, 64 << 10];
 /// Blocks up to this length are short.
 const SHORT: usize = 64 << 10;
+/// Blocks up to this length go through scratch between nodes rather than wait for a message that says that their destination may be touched.
+const EAGER: usize = 32 << 10;
 /// Shapes are remembered in so many sets, by what they are like.
 const SETS: usize = 64;
 /// Of each set so many.
@@ -247,6 +249,7 @@ impl Engine {
 
     #[cold]
     fn prepare(&self, inner: &Inner, call: &Call) -> Prepared {
+        let call = &self.eager(call);
         let Cut { algorithm, part, parts } = self.cut(inner, call);
         let plan = |len: usize| {
             let shape = shape(self, call, &algorithm, len);
@@ -257,6 +260,16 @@ impl Engine {
         let last = (rest < part).then(|| plan(rest));
         let at_home = parts == 1 && self.is_left_together(call, &algorithm);
         Prepared { algorithm, part, parts, at_home, full: plan(part.min(call.len)), last }
+    }
+
+    /// The call that is made instead: one in which nobody touches others' buffers, if that is sooner. It may be any if a rank's data are touched after it
+    /// has entered and before it returns.
+    fn eager(&self, call: &Call) -> Call {
+        let is_short = call.len <= EAGER && call.algorithm == 0;
+        match is_short && call.sync == (In::My, Out::My) && !self.desk.reaches_all() {
+            true => Call { source: Kind::Private, dest: Kind::Private, ..*call },
+            false => *call,
+        }
     }
 
     /// Do two ranks leave it together, by stores, and need neither scratch nor letters? The answer is the same on both.
@@ -281,7 +294,10 @@ impl Engine {
 
     /// How many bytes pass at a time, if there is scratch for that. Elements that are combined are whole.
     fn part(&self, call: &Call, algorithm: &Algorithm) -> Option<usize> {
-        let usual = PACKETS[usize::from(call.len > SHORT)];
+        let usual = match self.desk.reaches_all() {
+            true => PACKETS[usize::from(call.len > SHORT)],
+            false => usize::MAX,
+        };
         let longest = match (longest_part(self, call, algorithm), algorithm.packet) {
             (Some(longest), packet) => longest.min(packet.unwrap_or(usual)),
             (None, packet) => packet.unwrap_or(call.len),

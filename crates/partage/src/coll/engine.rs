@@ -2,7 +2,7 @@
 //!
 //! # Contexts
 //! The `e`-th collective of a team, or part of one, has context [`context_of`]`(e)`. All ranks count alike. A rank begins with `e` when it
-//! has ended all up to `e - APART`, so each context has one plan at a time. What a rank knows of counts in a context ([`Known`]) grows
+//! has ended all up to `e - WINDOW`, so each context has one plan at a time. What a rank knows of counts in a context ([`Known`]) grows
 //! as [`Totals`](partage_plan::coll::Totals) say, and is never reset.
 //!
 //! Those that two ranks leave together all have the context [`HOME`]: a line that both had in the call before comes sooner than one of sixteen calls
@@ -88,8 +88,11 @@ pub(super) fn context_of(epoch: u64) -> usize {
 /// Collectives that are so far apart may have the same context; nearer ones have not.
 const APART: u64 = CONTEXTS as u64 - 1;
 
-/// So many may be under way: one less, so that who has begun with one has ended the one that had the next one's context.
-const WINDOW: u64 = APART - 1;
+/// So many may be under way.
+const WINDOW: u64 = 6;
+
+/// Who has begun with one has ended all that had the contexts of so many after it.
+const KNOWN_FOR: u64 = APART - WINDOW;
 
 /// What a rank knows of a context.
 #[derive(Debug, Default)]

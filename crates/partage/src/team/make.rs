@@ -36,6 +36,8 @@ use std::time::{Duration, Instant};
 
 /// Scratch of a member in one context: little, so that teams are cheap; longer blocks pass in more parts.
 const SCRATCH: usize = 16 << 10;
+/// The same if members are on several nodes, where each part would wait for a message.
+const FAR_SCRATCH: usize = 64 << 10;
 /// To which desks are aligned.
 const ALIGN: u64 = 4096;
 
@@ -281,7 +283,11 @@ impl Team {
         inner.sweep_teams(site);
         let (n, me, hash) = (list.len(), inner.rank, hash(&list));
         let nth = inner.teams.made.borrow().get(&hash).copied().unwrap_or(0);
-        let len = coll::len(n, SCRATCH) as u64;
+        let ranks = inner.seat.node().ranks();
+        let node = |r: &u32| ranks.node_of(ranks.place(*r as usize).0);
+        let is_near = list.iter().all(|r| node(r) == node(&list[0]));
+        let scratch = if is_near { SCRATCH } else { FAR_SCRATCH };
+        let len = coll::len(n, scratch) as u64;
         let told = Told { list: hash, nth, len: n as u64, common: 0, kind: LIST, offset: 0 };
         let making = Making { inner, site, list: &list, told, len };
         let agreed = making.agree();
@@ -294,7 +300,7 @@ impl Team {
         list.iter().for_each(|&r| *common.entry(r).or_default() += 1);
         drop(common);
         let at = list.iter().position(|&r| r == me.0).expect("a member");
-        let place = coll::Place::of_block(offset, n, SCRATCH);
+        let place = coll::Place::of_block(offset, n, scratch);
         // SAFETY: a block of this length at this place, which all members have taken and zeroed as far as it must be: they have told so. They give it
         // back when all have left (`sweep_teams`).
         let engine = unsafe { Engine::new(&inner.seat, &inner.guarded, (list.into(), at), place) };

@@ -183,14 +183,18 @@ impl Table {
         all_reduce.nodes:0-256:leaders:mail \
         prefix_reduce.nodes:0-256:dissemination:mail \
         any.nodes:0-256:nodes2:mail;0-256:flat:mail \
-        broadcast.nodes:0-16k:nodes2;16k-:nodes2x2/8 \
-        scatter.nodes:0-4k:nodes2 \
+        broadcast.nodes.crowded:0-256k:nodes2;256k-:nodes2/4 \
+        broadcast.nodes:0-512k:nodes2;512k-:nodes2x2/8 \
+        scatter.nodes:0-8k:nodes2 \
+        scatter.nodes.cores.shared:32k-:flat:pull \
         gather.nodes:0-4k:nodes2 \
-        gather_all.nodes:0-4k:nodes2;4k-:nodes2x2 \
-        exchange.nodes:0-4k:nodes2;flat \
-        all_reduce.nodes:0-16k:leaders;0-16k:doubling;16k-256k:nodes2x2;256k-:ring;16k-:chain/16 \
-        reduce.nodes:0-16k:nodes2;0-16k:tree2;16k-:chain/16 \
-        prefix_reduce.nodes:0-16k:dissemination;16k-:chain/16";
+        gather_all.nodes.crowded:nodes2 \
+        gather_all.nodes:nodes2x2 \
+        exchange.nodes.crowded:0-16k:nodes2;flat \
+        exchange.nodes:0-1k:nodes2;1k-16k:nodes2x2;flat \
+        all_reduce.nodes:0-128k:leaders;0-128k:doubling;128k-:ring;128k-:tree2 \
+        reduce.nodes:nodes2;tree2 \
+        prefix_reduce.nodes:0-32k:dissemination;32k-:chain/4";
 
     /// No rules.
     pub fn empty() -> Table {

@@ -6,14 +6,15 @@
 //!
 //! To tell another node takes a message, and mostly it knows: a rank begins with `e` when it has ended all up to `e - `[`WINDOW`], so whoever
 //! hears from it in `e` knows that it has taken what was sent to it until then. A letter of `t` is followed by the next in its context in
-//! `t + APART` at the earliest, so its reader owes an answer when it begins with that or a later one, unless it has sent a letter to the sender in `t + WINDOW`,
-//! which the sender takes in that collective: and no collective waits for a later one. Where a rank sends another one more than one letter
+//! `t + APART` at the earliest, so its reader owes an answer when it begins with that or a later one, unless it has said anything to the sender in `t + WINDOW`
+//! or later, which the sender hears in that collective: and no collective waits for a later one. Where a rank sends another one more than one letter
 //! in a collective, each is answered at once.
 //!
-//! In the same way, who hears from a rank in `e - 1` knows that it has ended all up to `e - `[`APART`], and thus all that had the context of `e`: its scratch is
-//! free, and it may be put to. So a rank does not say that ([`Signal::Free`]) to one to which it has said anything in `e - 1`.
+//! In the same way, who hears from a rank in `e` knows that it has ended all that had the contexts of the next [`KNOWN_FOR`] collectives: its scratch is
+//! free there, and may be put to. So a rank does not say that ([`Signal::Free`]) to one to which it has said anything in the last so many. What it says in
+//! the same one does not count, since the other may hear it only after it has put.
 
-use super::{APART, Engine, WINDOW};
+use super::{APART, Engine, KNOWN_FOR, WINDOW};
 use crate::job::Inner;
 use partage_conduit::coll::CONTEXTS;
 use partage_conduit::contract::At;
@@ -93,21 +94,23 @@ impl Engine {
     }
 
     /// How often a member on another node is to be told now that this one has entered: not if it may put to scratch only, and can tell
-    /// from what this one said in the collective before that the scratch is free.
+    /// from what this one has said that the scratch is free.
     #[cold]
     pub(in super::super) fn enters_far(&self, context: usize, to: usize, signal: Signal, epoch: u64) -> u64 {
         let untold = &self.contexts[context].peers[to].untold;
-        if signal == Signal::Free && epoch > 0 && self.said[to].get() == epoch {
+        let said = self.said[to].get();
+        if signal == Signal::Free && (1..=epoch).contains(&said) && said + KNOWN_FOR > epoch {
             untold.set(untold.get() + 1);
             return 0;
         }
         untold.replace(0) + 1
     }
 
-    /// Is the scratch of this member, on another node, free for this collective, as can be told from what it said in the one before?
+    /// Is the scratch of this member, on another node, free for this collective, as can be told from what it has said?
     #[inline(always)]
     pub(in super::super) fn must_be_free(&self, of: usize, epoch: u64) -> bool {
-        epoch > 0 && self.desk.to(of).is_none() && self.heard[of].get() >= epoch
+        let heard = self.heard[of].get();
+        heard > 0 && self.desk.to(of).is_none() && heard + KNOWN_FOR > epoch
     }
 
     /// Tells members on other nodes which of their letters were taken, if they do not know and may have to when this collective begins.
