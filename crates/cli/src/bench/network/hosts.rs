@@ -55,7 +55,7 @@ pub enum What {
 }
 
 /// Those of this kind.
-pub static FIGURES: [Figure; 14] = [
+pub static FIGURES: [Figure; 37] = [
     raw("net_hosts_barrier", Operation::Barrier, 0, Mode::AllAll, 64, Limit::Ratio(1.3)),
     raw("net_hosts_all_reduce_8", Operation::AllReduce, 8, Mode::MyMy, 64, Limit::Ratio(1.3)),
     raw("net_hosts_all_reduce_8_all", Operation::AllReduce, 8, Mode::AllAll, 64, Limit::None),
@@ -68,6 +68,29 @@ pub static FIGURES: [Figure; 14] = [
     beside("net_hosts_broadcast_1m", Operation::Broadcast, 1 << 20, Limit::Ratio(0.8)),
     beside("net_hosts_exchange_1m", Operation::Exchange, 1 << 20, Limit::Ratio(0.8)),
     beside("net_hosts_gather_all_1m", Operation::GatherAll, 1 << 20, Limit::None),
+    beside("net_hosts_broadcast_1k", Operation::Broadcast, 1 << 10, Limit::None),
+    beside("net_hosts_scatter_1k", Operation::Scatter, 1 << 10, Limit::None),
+    beside("net_hosts_gather_1k", Operation::Gather, 1 << 10, Limit::None),
+    beside("net_hosts_gather_all_1k", Operation::GatherAll, 1 << 10, Limit::None),
+    beside("net_hosts_reduce_1k", Operation::Reduce, 1 << 10, Limit::None),
+    beside("net_hosts_all_reduce_1k", Operation::AllReduce, 1 << 10, Limit::None),
+    beside("net_hosts_prefix_reduce_1k", Operation::Prefix, 1 << 10, Limit::None),
+    beside("net_hosts_broadcast_16k", Operation::Broadcast, 16 << 10, Limit::None),
+    beside("net_hosts_scatter_16k", Operation::Scatter, 16 << 10, Limit::None),
+    beside("net_hosts_gather_16k", Operation::Gather, 16 << 10, Limit::None),
+    beside("net_hosts_gather_all_16k", Operation::GatherAll, 16 << 10, Limit::None),
+    beside("net_hosts_exchange_16k", Operation::Exchange, 16 << 10, Limit::None),
+    beside("net_hosts_reduce_16k", Operation::Reduce, 16 << 10, Limit::None),
+    beside("net_hosts_all_reduce_16k", Operation::AllReduce, 16 << 10, Limit::None),
+    beside("net_hosts_prefix_reduce_16k", Operation::Prefix, 16 << 10, Limit::None),
+    beside("net_hosts_broadcast_256k", Operation::Broadcast, 256 << 10, Limit::None),
+    beside("net_hosts_scatter_256k", Operation::Scatter, 256 << 10, Limit::None),
+    beside("net_hosts_gather_256k", Operation::Gather, 256 << 10, Limit::None),
+    beside("net_hosts_gather_all_256k", Operation::GatherAll, 256 << 10, Limit::None),
+    beside("net_hosts_exchange_256k", Operation::Exchange, 256 << 10, Limit::None),
+    beside("net_hosts_reduce_256k", Operation::Reduce, 256 << 10, Limit::None),
+    beside("net_hosts_all_reduce_256k", Operation::AllReduce, 256 << 10, Limit::None),
+    beside("net_hosts_prefix_reduce_256k", Operation::Prefix, 256 << 10, Limit::None),
     start("net_hosts_start_8", 8),
     start("net_hosts_start_8_threads", 1),
 ];
