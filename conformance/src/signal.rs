@@ -6,9 +6,10 @@ use partage::signal::{Flavor, wait_all, wait_any};
 use partage::wait::join_all;
 
 /// The cases.
-pub const CASES: [Case; 13] = [
+pub const CASES: [Case; 14] = [
     ("semaphores take all or nothing", all_or_nothing),
     ("signals bring their data", data),
+    ("signals bring their data wherever it goes", anywhere),
     ("signals of all ranks lose nothing", contended),
     ("signals of boolean semaphores merge", boolean),
     ("signals that nobody waits for", unwanted),
@@ -129,6 +130,35 @@ fn data(job: &Job) {
     }
     drop(array);
     job.free_all(block);
+}
+
+/// More than a network may have one name for, which makes no difference to how it goes.
+fn anywhere(job: &Job) {
+    const STEP: usize = 1 << 20;
+    const STEPS: usize = 17;
+    const PART: usize = STEPS * STEP + 4096;
+    if job.size() > 6 {
+        return;
+    }
+    let (me, to, from) = (job.rank().index(), job.neighbor(1).index(), job.neighbor(-1).index());
+    let array = job.array::<u8>(Layout::per_rank(PART)).unwrap();
+    let come = job.semaphore_with(ONE_TO_ONE).unwrap();
+    let [signal] = exchange(job, [come.signal()])[to];
+    let before = job.counters();
+    for step in 0..4 * STEPS {
+        let seed = |r: usize| mixed([r as u64, step as u64]);
+        let (place, len) = (step % STEPS * STEP + 1000, if step == 0 { 9000 } else { STEP });
+        array.put_signal(to * PART + place, &bytes(seed(me), len), signal, 1);
+        come.wait();
+        let mut got = vec![0; len];
+        array.cells().read(place, &mut got);
+        assert!(are(seed(from), &got), "step {step}: {len} bytes from {from}");
+    }
+    job.barrier();
+    let after = job.counters();
+    let (data, messages) = (after.far_signals_data - before.far_signals_data, after.far_signals - before.far_signals);
+    // The first may go before the other has said how it is known there.
+    assert!(data == 0 || messages <= 2, "{data} signals went by data, {messages} by message");
 }
 
 /// All post to all, as often as they can, with data, each to a place of its own.

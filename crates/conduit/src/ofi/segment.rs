@@ -189,6 +189,13 @@ impl Net {
     }
 }
 
+/// How many of these bytes lie before the last chunk that has some of them.
+pub(super) fn before_last_chunk(at: At, len: usize) -> usize {
+    let start = at.in_half().offset;
+    let last = (start + len as u64).saturating_sub(1) / CHUNK;
+    (last * CHUNK).saturating_sub(start) as usize
+}
+
 /// The chunks that have these bytes.
 fn chunks(range: &Range<u64>) -> Range<u64> {
     range.start / CHUNK..range.end.div_ceil(CHUNK)
@@ -280,6 +287,14 @@ mod tests {
         assert_eq!(names.get(Half::Guarded, 3), Some(Remote { addr: 4096, key: 8 }));
         assert!(names.set(name(2 * 199, 1)) && !names.set(name(2 * 256, 1)) && !names.set(name(u64::MAX, 1)));
         assert_eq!((names.get(Half::Open, 200), names.get(Half::Open, u64::MAX)), (None, None));
+    }
+
+    #[test]
+    fn what_lies_before_the_last_chunk() {
+        let before = |offset, len| before_last_chunk(At::guarded(0, offset), len);
+        assert_eq!([before(0, 0), before(CHUNK, 0), before(CHUNK - 8, 8), before(CHUNK, 8)], [0; 4]);
+        assert_eq!([before(CHUNK - 8, 9), before(CHUNK - 8, CHUNK as usize + 8)], [8; 2]);
+        assert_eq!(before(CHUNK - 8, CHUNK as usize + 9), CHUNK as usize + 8);
     }
 
     #[test]

@@ -249,10 +249,15 @@ pub unsafe fn start(
         _ if may_be_data => segment::check(seat, site, at, len)?,
         _ => reference::check(seat, at, len)?,
     }
-    let ticket = match may_be_data && net.remote(at).1 >= len as u64 {
-        true => far.ticket(seat, site, net, at.rank, notice)?,
-        false => None,
-    };
+    // What lies in more than one of the other's chunks goes before, and has arrived when the rest is sent.
+    let before = if may_be_data { segment::before_last_chunk(at, len) } else { 0 };
+    if before > 0 {
+        // SAFETY: the caller's promise.
+        let started = unsafe { rma::start(seat, site, at, Direction::Put(src), before)? };
+        rma::complete(seat, site, &started);
+    }
+    let (at, src, len) = (At { offset: at.offset + before as u64, ..at }, src.wrapping_add(before), len - before);
+    let ticket = if may_be_data { far.ticket(seat, site, net, at.rank, notice)? } else { None };
     let ticket = ticket.and_then(|ticket| Some((ticket, net.describe_whole(src, len)?)));
     let number = match reference::next_signal(seat, site, at.rank) {
         Ok(number) => number,
