@@ -157,8 +157,8 @@ fn anywhere(job: &Job) {
     job.barrier();
     let after = job.counters();
     let (data, messages) = (after.far_signals_data - before.far_signals_data, after.far_signals - before.far_signals);
-    // The first may go before the other has said how it is known there.
-    assert!(data == 0 || messages <= 2, "{data} signals went by data, {messages} by message");
+    // The first of either kind may go before the other has said how it is known there.
+    assert!(data == 0 || messages <= 3, "{data} signals went by data, {messages} by message");
 }
 
 /// All post to all, as often as they can, with data, each to a place of its own.

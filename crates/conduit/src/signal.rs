@@ -132,6 +132,14 @@ pub enum Notice {
 }
 
 impl Notice {
+    /// One to the same place that changes nothing there.
+    pub fn of_nothing(self) -> Notice {
+        match self {
+            Notice::Post(name, _) => Notice::Post(name, 0),
+            Notice::Add { offset, .. } => Notice::Add { offset, value: 0 },
+        }
+    }
+
     /// As it travels.
     pub fn encode(self) -> [u64; 2] {
         match self {

@@ -340,10 +340,7 @@ impl Seat {
 }
 
 /// Starts a transfer of any length; it goes by pieces where the network's names for memory end, here or there.
-///
-/// # Safety
-/// The memory of this rank that `way` names can be used so until it has completed.
-pub(super) unsafe fn start(seat: &shm::Seat, site: Site, at: At, way: Way, len: usize) -> Result<Started, Failure> {
+fn start(seat: &shm::Seat, site: Site, at: At, way: Way, len: usize) -> Result<Started, Failure> {
     segment::check(seat, site, at, len)?;
     let (far, net) = seat.beyond();
     let (first, mut done) = (far.started.get(), 0);
@@ -371,8 +368,7 @@ pub(super) unsafe fn start(seat: &shm::Seat, site: Site, at: At, way: Way, len: 
 /// # Safety
 /// `src..src + len` can be read and is not written to until then.
 pub unsafe fn start_put(seat: &shm::Seat, site: Site, at: At, src: *const u8, len: usize) -> Result<Started, Failure> {
-    // SAFETY: passed on to the caller.
-    let started = unsafe { start(seat, site, at, Way::Put(src), len)? };
+    let started = start(seat, site, at, Way::Put(src), len)?;
     let puts = &seat.beyond().0.puts;
     puts.set(puts.get() + 1);
     Ok(started)
@@ -383,8 +379,7 @@ pub unsafe fn start_put(seat: &shm::Seat, site: Site, at: At, src: *const u8, le
 /// # Safety
 /// `dst..dst + len` can be written and is not used until then.
 pub unsafe fn start_get(seat: &shm::Seat, site: Site, at: At, dst: *mut u8, len: usize) -> Result<Started, Failure> {
-    // SAFETY: passed on to the caller.
-    let started = unsafe { start(seat, site, at, Way::Get(dst), len)? };
+    let started = start(seat, site, at, Way::Get(dst), len)?;
     let gets = &seat.beyond().0.gets;
     gets.set(gets.get() + 1);
     Ok(started)

@@ -15,6 +15,9 @@
 //! as there is room for. A semaphore that was
 //! freed leaves a ticket for a stale name: what is posted by it is ignored, as by any stale name.
 //!
+//! # Chunks
+//! What lies in several of the target's [chunks](segment::CHUNK) is as many signals, all but the last of which give no notice: that takes effect after them.
+//!
 //! # FIFOs
 //! A rank has one at each process, of [`SLOTS`] slots, made by that process when it is first asked. A slot is filled again
 //! when the put before has completed, which is when all of its bytes have arrived, and the process has said that it is empty:
@@ -242,6 +245,38 @@ pub unsafe fn start(
     notice: Notice,
 ) -> Result<Started, Failure> {
     let (far, net) = seat.beyond();
+    let before = if len >= net.signals.data_from { segment::before_last_chunk(at, len) } else { 0 };
+    if before == 0 {
+        // SAFETY: passed on to the caller.
+        return unsafe { start_whole(seat, site, at, src, len, notice) };
+    }
+    segment::check(seat, site, at, len)?;
+    let (first, rest) = (far.started.get(), At { offset: at.offset + before as u64, ..at });
+    // SAFETY: a part of what the caller has.
+    let begun = unsafe { start(seat, site, at, src, before, notice.of_nothing())? };
+    // SAFETY: the rest of it.
+    match unsafe { start_whole(seat, site, rest, src.add(before), len - before, notice) } {
+        Ok(_) => Ok(rma::started(first..far.started.get())),
+        Err(why) => {
+            rma::complete(seat, site, &begun);
+            Err(why)
+        }
+    }
+}
+
+/// The same of what the network has one name for there.
+///
+/// # Safety
+/// As for [`start`].
+unsafe fn start_whole(
+    seat: &shm::Seat,
+    site: Site,
+    at: At,
+    src: *const u8,
+    len: usize,
+    notice: Notice,
+) -> Result<Started, Failure> {
+    let (far, net) = seat.beyond();
     let may_be_data = len >= net.signals.data_from;
     // Before it has a number, which others wait for.
     match len {
@@ -249,14 +284,6 @@ pub unsafe fn start(
         _ if may_be_data => segment::check(seat, site, at, len)?,
         _ => reference::check(seat, at, len)?,
     }
-    // What lies in more than one of the other's chunks goes before, and has arrived when the rest is sent.
-    let before = if may_be_data { segment::before_last_chunk(at, len) } else { 0 };
-    if before > 0 {
-        // SAFETY: the caller's promise.
-        let started = unsafe { rma::start(seat, site, at, Direction::Put(src), before)? };
-        rma::complete(seat, site, &started);
-    }
-    let (at, src, len) = (At { offset: at.offset + before as u64, ..at }, src.wrapping_add(before), len - before);
     let ticket = if may_be_data { far.ticket(seat, site, net, at.rank, notice)? } else { None };
     let ticket = ticket.and_then(|ticket| Some((ticket, net.describe_whole(src, len)?)));
     let number = match reference::next_signal(seat, site, at.rank) {
