@@ -22,6 +22,7 @@ pub mod coll;
 pub mod counts;
 pub mod found;
 pub mod halo;
+pub mod late;
 pub mod litmus;
 pub mod lock;
 pub mod mailbox;
@@ -58,6 +59,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(&remote::CASES)
         .chain(&mailbox::CASES)
         .chain(&coll::CASES)
+        .chain(&late::CASES)
         .chain(&again::CASES)
         .chain(&reduce::CASES)
         .chain(&counts::CASES)

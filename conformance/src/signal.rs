@@ -136,7 +136,7 @@ fn data(job: &Job) {
 fn anywhere(job: &Job) {
     const STEP: usize = 1 << 20;
     const STEPS: usize = 17;
-    const PART: usize = STEPS * STEP + 4096;
+    const PART: usize = (STEPS + 1) * STEP;
     if job.size() > 6 {
         return;
     }
@@ -145,9 +145,9 @@ fn anywhere(job: &Job) {
     let come = job.semaphore_with(ONE_TO_ONE).unwrap();
     let [signal] = exchange(job, [come.signal()])[to];
     let before = job.counters();
-    for step in 0..4 * STEPS {
+    for step in 0..8 * STEPS {
         let seed = |r: usize| mixed([r as u64, step as u64]);
-        let (place, len) = (step % STEPS * STEP + 1000, if step == 0 { 9000 } else { STEP });
+        let (place, len) = (step % STEPS * STEP + step / STEPS * 120_000, if step == 0 { 9000 } else { STEP });
         array.put_signal(to * PART + place, &bytes(seed(me), len), signal, 1);
         come.wait();
         let mut got = vec![0; len];
@@ -157,8 +157,8 @@ fn anywhere(job: &Job) {
     job.barrier();
     let after = job.counters();
     let (data, messages) = (after.far_signals_data - before.far_signals_data, after.far_signals - before.far_signals);
-    // The first of either kind may go before the other has said how it is known there.
-    assert!(data == 0 || messages <= 3, "{data} signals went by data, {messages} by message");
+    // The first of either kind may go before the other has said how it is known there, and in one of the eight rounds a part may be short.
+    assert!(data == 0 || messages <= 5, "{data} signals went by data, {messages} by message");
 }
 
 /// All post to all, as often as they can, with data, each to a place of its own.

@@ -296,7 +296,7 @@ pub struct Seat {
     awaits_near: Cell<bool>,
     looks: Cell<u32>,
     waited: Cell<u32>,
-    /// How long it has posted puts and gets since it last looked at the network, in ticks.
+    /// How long it has posted long puts and gets since it last looked at the network, in ticks.
     posting: Cell<u64>,
 }
 

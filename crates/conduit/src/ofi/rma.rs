@@ -21,7 +21,7 @@ use super::segment;
 use super::{Net, Seat};
 use crate::contract::{At, Conduit, Failure};
 use crate::record::Site;
-use crate::shm::{self, Node};
+use crate::shm::{self, LONG, Node};
 use crate::sync::ticks;
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
@@ -271,9 +271,9 @@ impl Seat {
         op.busy.store(true, Relaxed);
         op.number.store(number, Relaxed);
         op.len.store(len as u64, Relaxed);
-        let start = ticks();
+        let start = (len >= LONG).then(ticks);
         let posted = post(op);
-        self.posting.set(self.posting.get() + ticks().wrapping_sub(start));
+        start.into_iter().for_each(|start| self.posting.set(self.posting.get() + ticks().wrapping_sub(start)));
         if posted == Posted::Done {
             self.started.set(number + 1);
             self.is_at_it(net);

@@ -245,39 +245,22 @@ pub unsafe fn start(
     notice: Notice,
 ) -> Result<Started, Failure> {
     let (far, net) = seat.beyond();
-    let before = if len >= net.signals.data_from { segment::before_last_chunk(at, len) } else { 0 };
-    if before == 0 {
-        // SAFETY: passed on to the caller.
-        return unsafe { start_whole(seat, site, at, src, len, notice) };
-    }
-    segment::check(seat, site, at, len)?;
-    let (first, rest) = (far.started.get(), At { offset: at.offset + before as u64, ..at });
-    // SAFETY: a part of what the caller has.
-    let begun = unsafe { start(seat, site, at, src, before, notice.of_nothing())? };
-    // SAFETY: the rest of it.
-    match unsafe { start_whole(seat, site, rest, src.add(before), len - before, notice) } {
-        Ok(_) => Ok(rma::started(first..far.started.get())),
-        Err(why) => {
-            rma::complete(seat, site, &begun);
-            Err(why)
-        }
-    }
-}
-
-/// The same of what the network has one name for there.
-///
-/// # Safety
-/// As for [`start`].
-unsafe fn start_whole(
-    seat: &shm::Seat,
-    site: Site,
-    at: At,
-    src: *const u8,
-    len: usize,
-    notice: Notice,
-) -> Result<Started, Failure> {
-    let (far, net) = seat.beyond();
     let may_be_data = len >= net.signals.data_from;
+    let before = if may_be_data { segment::before_last_chunk(at, len) } else { 0 };
+    if before > 0 {
+        segment::check(seat, site, at, len)?;
+        let (first, rest) = (far.started.get(), At { offset: at.offset + before as u64, ..at });
+        // SAFETY: a part of what the caller has.
+        let begun = unsafe { start(seat, site, at, src, before, notice.of_nothing())? };
+        // SAFETY: the rest of it.
+        return match unsafe { start(seat, site, rest, src.add(before), len - before, notice) } {
+            Ok(_) => Ok(rma::started(first..far.started.get())),
+            Err(why) => {
+                rma::complete(seat, site, &begun);
+                Err(why)
+            }
+        };
+    }
     // Before it has a number, which others wait for.
     match len {
         0 => {}

@@ -90,7 +90,7 @@ pub enum Fences {
 /// Bytes of the largest segment: its window too has offsets of 44 bits.
 const MOST_SEGMENT: u64 = 1 << 43;
 /// What is done with so many bytes may take long.
-const LONG: usize = 32 << 10;
+pub(crate) const LONG: usize = 32 << 10;
 
 /// The name of a node that is different in every process: no memory is shared between them.
 pub const EACH_PROCESS: &str = "process";
