@@ -135,8 +135,8 @@ fn behind_its_own(job: &Job) {
         return;
     }
     let of = |round: usize, i: usize, r: usize| mixed([round as u64, i as u64, r as u64]);
-    for round in 0..4 * size {
-        let apart = 1 + round / size % (size - 2);
+    for round in 0..12 {
+        let apart = 1 + (round + round / size) % (size - 2);
         let [sends, gathers, late] = [0, apart, apart + 1].map(|i| (round + i) % size);
         for told in [1, 3, 5, 7] {
             if me == late {

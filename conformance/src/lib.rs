@@ -11,8 +11,9 @@ use partage::serde::de::Visitor;
 use partage::serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cell::Cell;
 use std::fmt;
+use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Once;
+use std::sync::{LazyLock, Once};
 
 pub mod again;
 pub mod am;
@@ -99,13 +100,41 @@ pub fn mixed<const N: usize>(parts: [u64; N]) -> u64 {
     all
 }
 
+/// Noise, of which all bytes are taken that are to be told apart: to copy and compare it is quick without optimization, too. Its length divides no
+/// distance at which something is likely to be misplaced.
+static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut word = 42;
+    let next = |_| {
+        word = mixed([word]);
+        word.to_ne_bytes()
+    };
+    (0..8191).flat_map(next).collect()
+});
+
+/// The bytes that follow from the seed, by pieces: a word that no other seed has, then noise from a place on that few others have.
+fn pieces(seed: u64, len: usize, mut piece: impl FnMut(Range<usize>, &[u8]) -> bool) -> bool {
+    let word = mixed([seed]);
+    let mut at = len.min(8);
+    let mut from = word as usize % NOISE.len();
+    if !piece(0..at, &word.to_ne_bytes()[..at]) {
+        return false;
+    }
+    while at < len {
+        let n = (len - at).min(NOISE.len() - from);
+        if !piece(at..at + n, &NOISE[from..from + n]) {
+            return false;
+        }
+        (at, from) = (at + n, 0);
+    }
+    true
+}
+
 /// Fills with bytes that follow from the seed and the place.
 pub fn fill(seed: u64, bytes: &mut [u8]) {
-    let mut word = seed;
-    for chunk in bytes.chunks_mut(8) {
-        word = word.wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        chunk.copy_from_slice(&word.to_ne_bytes()[..chunk.len()]);
-    }
+    pieces(seed, bytes.len(), |range, piece| {
+        bytes[range].copy_from_slice(piece);
+        true
+    });
 }
 
 /// `len` bytes that follow from the seed.
@@ -117,11 +146,7 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
 
 /// Are they those?
 pub fn are(seed: u64, bytes: &[u8]) -> bool {
-    let mut word = seed;
-    bytes.chunks(8).all(|chunk| {
-        word = word.wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        *chunk == word.to_ne_bytes()[..chunk.len()]
-    })
+    pieces(seed, bytes.len(), |range, piece| bytes[range] == *piece)
 }
 
 /// A value whose bytes follow from the seed.

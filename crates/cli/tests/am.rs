@@ -169,7 +169,7 @@ fn flood(job: &Job, cells: GlobalPtr<u64>) {
         // Calls for an object wait while it is in use, also if its rank looks after everything else.
         object.with(|_| {
             let begun = Instant::now();
-            while begun.elapsed() < Duration::from_secs(2) {
+            while begun.elapsed() < Duration::from_secs(1) {
                 std::hint::black_box((0..10_000u64).fold(0, |a, b| a ^ b));
                 if kind == "object" {
                     job.poll();
