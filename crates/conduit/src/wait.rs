@@ -82,6 +82,8 @@ const MEET_SELDOM: u32 = 64;
 const PARK_NS: u64 = 100_000_000;
 /// Times that a rank serves others between two looks at the abort word.
 const SERVED: u32 = 16;
+/// Looks before anything else is looked after: some hundred nanoseconds.
+const SOON: u32 = 64;
 /// Looks at the condition between two looks at the clock.
 const ROUND: u32 = 64;
 
@@ -382,6 +384,12 @@ impl<'m> Waiter<'m> {
     /// Has the job been aborted?
     pub fn aborted(&self) -> bool {
         self.abort.load(Acquire) != 0
+    }
+
+    /// Does it hold within some looks in quick succession? No, where this rank shares its core: it would keep others from it.
+    #[inline(always)]
+    pub fn soon(&self, ready: impl Fn() -> bool + Copy) -> bool {
+        self.cores == Cores::Own && !cfg!(loom) && (0..SOON).any(|_| ready())
     }
 
     /// Waits until `look` says [`Step::Done`]. Whoever makes that happen must ring this rank's bell. `site` says where it

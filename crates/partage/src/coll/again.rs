@@ -16,7 +16,7 @@ use partage_conduit::contract::At;
 use partage_conduit::copy;
 use partage_conduit::record::Site;
 use partage_conduit::wait::Aborted;
-use partage_plan::coll::{Buffer, Plan, Signal, Span, Step};
+use partage_plan::coll::{Buffer, Plan, Signal, Span, Step, Totals};
 use std::rc::Rc;
 
 /// How many calls are remembered.
@@ -127,7 +127,13 @@ enum Op {
 pub(super) struct Quick {
     /// With the number of the step of which each is one.
     ops: Box<[(Op, u32)]>,
-    arrivals: u64,
+    totals: Totals,
+}
+
+/// Are these bytes a word? Many are.
+#[inline(always)]
+fn is_word(at: *mut u8, len: usize) -> bool {
+    len == 8 && at.addr().is_multiple_of(8)
 }
 
 /// A call that is being made.
@@ -165,7 +171,7 @@ impl Engine {
                 step => ops.push((self.op(inner, step, bases)?, i as u32)),
             }
         }
-        (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), arrivals: plan.totals.arrivals as u64 })
+        (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals: plan.totals.clone() })
     }
 
     fn op(&self, inner: &Inner, step: &Step, bases: &[Base; 2]) -> Option<Op> {
@@ -236,11 +242,11 @@ impl Call<'_> {
                 left_out -= 1;
                 continue;
             }
-            let wait = Wait { call: self, epoch, step: *step };
+            let at = (epoch, *step);
             // SAFETY: passed on to the caller.
-            unsafe { self.op(quick, op, (number, context), wait, &mut left_out)? };
+            unsafe { self.op(quick, op, (number, context), at, &mut left_out)? };
         }
-        engine.ended(number, self.known.prepared.plan(0));
+        engine.ended(number, &quick.totals);
         Ok(())
     }
 
@@ -250,7 +256,7 @@ impl Call<'_> {
         quick: &Quick,
         op: &Op,
         (number, context): (usize, &Context),
-        wait: Wait<'_>,
+        at: (u64, u32),
         left_out: &mut usize,
     ) -> Result<(), Aborted> {
         let (engine, desk) = (self.engine, &self.engine.desk);
@@ -266,26 +272,39 @@ impl Call<'_> {
                     engine.look_what_was_taken(to);
                     if peer.letters_taken.get() < sent {
                         let taken = &desk.from(to).taken[number];
-                        wait.until(|| taken.get() >= sent)?;
+                        self.until(at, || taken.get() >= sent)?;
                         peer.letters_taken.set(sent);
                     }
                 }
                 peer.letters_sent.set(sent + 1);
-                let mut words = [0; WORDS];
-                // SAFETY: as above; a letter has room for it.
-                unsafe { copy::between(words.as_mut_ptr().cast(), self.at(src), len) };
-                engine.post(number, to, &words[..len.div_ceil(8)], sent + 1);
+                let src = self.at(src);
+                if is_word(src, len) {
+                    // SAFETY: as above, and aligned.
+                    engine.post(number, to, &[unsafe { copy::load::<u64>(src) }], sent + 1);
+                } else {
+                    let mut words = [0; WORDS];
+                    // SAFETY: as above; a letter has room for it.
+                    unsafe { copy::between(words.as_mut_ptr().cast(), src, len) };
+                    engine.post(number, to, &words[..len.div_ceil(8)], sent + 1);
+                }
             }
             Op::Take { from, dst, len } => {
-                let next = self.letter(number, context, from, wait)?;
+                let next = self.letter(number, context, from, at)?;
+                let (letter, dst) = (&desk.from(from).told[number].letter, self.at(dst));
                 let mut words = [0; WORDS];
-                desk.from(from).told[number].letter.read(&mut words[..len.div_ceil(8)]);
-                // SAFETY: as above.
-                unsafe { copy::between(self.at(dst), words.as_ptr().cast(), len) };
+                if is_word(dst, len) {
+                    letter.read(&mut words[..1]);
+                    // SAFETY: as above, and aligned.
+                    unsafe { copy::store(dst, words[0]) };
+                } else {
+                    letter.read(&mut words[..len.div_ceil(8)]);
+                    // SAFETY: as above.
+                    unsafe { copy::between(dst, words.as_ptr().cast(), len) };
+                }
                 engine.was_taken(number, from, next);
             }
             Op::TakeCombine { from, dst, len, before } => {
-                let next = self.letter(number, context, from, wait)?;
+                let next = self.letter(number, context, from, at)?;
                 let mut words = [0; WORDS];
                 desk.from(from).told[number].letter.read(&mut words[..len.div_ceil(8)]);
                 let src = Elements { at: words.as_mut_ptr().cast(), shared: false };
@@ -297,13 +316,13 @@ impl Call<'_> {
             Op::Wait { from, signal, n } => {
                 let until = context.peers[from].heard[signal.count()].get() + n;
                 let count = &desk.from(from).told[number].signals.0[signal.count()];
-                wait.until(|| count.get() >= until)?;
+                self.until(at, || count.get() >= until)?;
             }
             Op::Last { steps } => {
                 let (hall, before) = (desk.hall(number), context.mine.get());
                 let all = before * desk.ranks() as u64;
                 if context.all_arrived.get() < before {
-                    wait.until(|| hall.arrivals() >= all)?;
+                    self.until(at, || hall.arrivals() >= all)?;
                     context.all_arrived.set(before);
                 }
                 context.mine.set(before + 1);
@@ -315,9 +334,9 @@ impl Call<'_> {
             Op::Release => engine.release(number),
             Op::Released => {
                 let (hall, times) = (desk.hall(number), context.released.get() + 1);
-                wait.until(|| hall.released() >= times)?;
-                if quick.arrivals > 0 {
-                    context.all_arrived.set(context.arrived.get() + quick.arrivals);
+                self.until(at, || hall.released() >= times)?;
+                if quick.totals.arrivals > 0 {
+                    context.all_arrived.set(context.arrived.get() + quick.totals.arrivals as u64);
                 }
             }
         }
@@ -348,32 +367,29 @@ impl Call<'_> {
 
     /// Waits for the next letter of `from`; its number.
     #[inline(always)]
-    fn letter(&self, number: usize, context: &Context, from: usize, wait: Wait<'_>) -> Result<u64, Aborted> {
+    fn letter(&self, number: usize, context: &Context, from: usize, at: (u64, u32)) -> Result<u64, Aborted> {
         let (got, letter) = (&context.peers[from].letters_got, &self.engine.desk.from(from).told[number].letter);
         let next = got.get() + 1;
-        wait.until(|| letter.number.get() >= next)?;
+        self.until(at, || letter.number.get() >= next)?;
         got.set(next);
         Ok(next)
     }
-}
 
-/// A step that may have to wait.
-#[derive(Clone, Copy)]
-struct Wait<'a> {
-    call: &'a Call<'a>,
-    epoch: u64,
-    step: u32,
-}
-
-impl Wait<'_> {
+    /// Waits in a step of the collective with this number.
     #[inline(always)]
-    fn until(self, ready: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
-        if ready() {
-            return Ok(());
+    fn until(&self, at: (u64, u32), ready: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
+        match ready() || self.inner.seat.waiter().soon(ready) {
+            true => Ok(()),
+            false => self.wait(at, ready),
         }
-        let Call { engine, inner, known, name, at, .. } = *self.call;
-        let site = Site { call: name, at };
-        let _near = inner.seat.awaits_near();
-        engine.wait_in(inner, site, self.epoch, || Waits::quick(engine, site, known, self.step as usize), ready)
+    }
+
+    /// The same if it takes longer. (What is handed on here is handed on in registers: what is stored and loaded again in other pieces waits until all that was
+    /// stored before, the letter too, has got to where it belongs.)
+    #[inline(never)]
+    fn wait(&self, (epoch, step): (u64, u32), ready: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
+        let waits = || Waits::quick(self.engine, Site { call: self.name, at: self.at }, self.known, step as usize);
+        let _near = self.inner.seat.awaits_near();
+        self.engine.wait_in(self.inner, epoch, &waits, ready)
     }
 }

@@ -41,7 +41,7 @@ use partage_conduit::shm::rma::Reach;
 use partage_conduit::shm::{Seat, bytes};
 use partage_conduit::signal::Notice;
 use partage_conduit::wait::Aborted;
-use partage_plan::coll::{Nodes, Plan, Signal, Step};
+use partage_plan::coll::{Nodes, Signal, Step, Totals};
 use partage_plan::layout::Spread;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
@@ -523,7 +523,7 @@ impl Engine {
             if !now.end::<BLOCK>()? {
                 return Ok(false);
             }
-            self.ended(context, plan);
+            self.ended(context, &plan.totals);
             if part + 1 == prepared.parts {
                 if inner.check {
                     self.compare(task);
@@ -539,8 +539,8 @@ impl Engine {
 
     /// The counts of this context have grown.
     #[inline(always)]
-    pub(super) fn ended(&self, context: usize, plan: &Plan) {
-        let (context, totals) = (&self.contexts[context], &plan.totals);
+    pub(super) fn ended(&self, context: usize, totals: &Totals) {
+        let context = &self.contexts[context];
         let add = |cell: &Cell<u64>, n: usize| cell.set(cell.get() + n as u64);
         add(&context.arrived, totals.arrivals);
         add(&context.released, totals.releases);
@@ -566,7 +566,7 @@ impl Engine {
         if BLOCK {
             let waits = || Waits::new(self, task, step);
             let _near = if self.is_near(step) { inner.seat.awaits_near() } else { None };
-            self.wait_in(inner, task.site, task.epoch(), waits, ready)?;
+            self.wait_in(inner, task.epoch(), waits, ready)?;
         } else {
             self.tell_what_was_taken();
         }
@@ -594,7 +594,6 @@ impl Engine {
     pub(super) fn wait_in<'a>(
         &'a self,
         inner: &Rc<Inner>,
-        site: Site,
         epoch: u64,
         waits: impl Fn() -> Waits<'a> + Copy,
         ready: impl Fn() -> bool + Copy,
@@ -602,7 +601,7 @@ impl Engine {
         self.tell_what_was_taken();
         match self.is_of_all {
             true => inner.wait_saying(waits, ready),
-            false => self.wait_unless_left(inner, site, epoch, &waits, &ready),
+            false => self.wait_unless_left(inner, epoch, &waits, &ready),
         }
     }
 
@@ -611,7 +610,6 @@ impl Engine {
     fn wait_unless_left<'a>(
         &'a self,
         inner: &Rc<Inner>,
-        site: Site,
         epoch: u64,
         waits: &dyn Fn() -> Waits<'a>,
         ready: &dyn Fn() -> bool,
@@ -620,7 +618,7 @@ impl Engine {
         inner.wait_saying(waits, || ready() || left().is_some())?;
         match left() {
             // Its leaving was seen, so what it signaled before has been seen, too.
-            Some(member) if !ready() => self.is_left_by(inner, site, member),
+            Some(member) if !ready() => self.is_left_by(inner, waits().site, member),
             _ => Ok(()),
         }
     }
@@ -666,7 +664,7 @@ impl Engine {
         let is = match BLOCK {
             true => {
                 let waits = || Waits::new(self, task, step);
-                self.wait_unless_left(inner, task.site, task.epoch(), &waits, &ready).map(|()| true)?
+                self.wait_unless_left(inner, task.epoch(), &waits, &ready).map(|()| true)?
             }
             false => ready(),
         };
