@@ -21,6 +21,9 @@ use std::rc::Rc;
 
 /// How many calls are remembered.
 const REMEMBERED: usize = 64;
+/// Of more bytes at a time, or more that are combined, a call takes a task, which is then worth it.
+const SHORT: usize = 16 << 10;
+const FEW: usize = 1 << 10;
 
 /// A call as its caller sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +86,13 @@ enum Op {
         dst: Place,
         len: usize,
     },
+    /// To the memory of another, which is told.
+    Put {
+        to: usize,
+        src: Place,
+        dst: Place,
+        len: usize,
+    },
     Combine {
         src: Place,
         dst: Place,
@@ -117,6 +127,10 @@ enum Op {
     /// Arrives; if it is not the last, so many steps are left out.
     Last {
         steps: usize,
+    },
+    Arrive,
+    Meet {
+        n: u64,
     },
     Release,
     Released,
@@ -178,6 +192,13 @@ impl Engine {
         let me = self.desk.rank();
         let place = |of: usize, span: Span| self.place(inner, of, span, bases);
         Some(match *step {
+            Step::Copy { src, .. } | Step::Get { src, .. } | Step::Carry { src, .. } | Step::Put { src, .. }
+                if src.len > SHORT =>
+            {
+                return None;
+            }
+            Step::Combine { dst, .. } if dst.len > FEW => return None,
+            Step::Put { to, src, dst } => Op::Put { to, src: place(me, src)?, dst: place(to, dst)?, len: src.len },
             Step::Copy { src, dst } => Op::Copy { src: place(me, src)?, dst: place(me, dst)?, len: src.len },
             Step::Get { from, src, dst } => Op::Copy { src: place(from, src)?, dst: place(me, dst)?, len: src.len },
             Step::Carry { from, src, to, dst } => {
@@ -201,8 +222,9 @@ impl Engine {
             Step::Wait { from, signal, n } => Op::Wait { from, signal, n: n as u64 },
             Step::Release => Op::Release,
             Step::Released => Op::Released,
-            Step::Put { .. } | Step::Each { .. } | Step::Claim { .. } | Step::Last { .. } => return None,
-            Step::Arrive | Step::Meet { .. } | Step::TakeCombine { .. } => return None,
+            Step::Arrive => Op::Arrive,
+            Step::Meet { n } => Op::Meet { n: n as u64 },
+            Step::Each { .. } | Step::Claim { .. } | Step::Last { .. } | Step::TakeCombine { .. } => return None,
         })
     }
 
@@ -263,6 +285,11 @@ impl Call<'_> {
         match *op {
             // SAFETY: places in buffers of this call, or that are mapped; a plan moves nothing to where it is, and has nothing touched by two.
             Op::Copy { src, dst, len } => unsafe { copy::between(self.at(dst), self.at(src), len) },
+            Op::Put { to, src, dst, len } => {
+                // SAFETY: the same.
+                unsafe { copy::between(self.at(dst), self.at(src), len) };
+                engine.tell(number, to, Signal::Data);
+            }
             // SAFETY: the same.
             Op::Combine { src, dst, len, before } => unsafe { self.combine(self.elements(src), dst, len, before) },
             Op::Send { to, src, len } => {
@@ -319,17 +346,16 @@ impl Call<'_> {
                 self.until(at, || count.get() >= until)?;
             }
             Op::Last { steps } => {
-                let (hall, before) = (desk.hall(number), context.mine.get());
-                let all = before * desk.ranks() as u64;
-                if context.all_arrived.get() < before {
-                    self.until(at, || hall.arrivals() >= all)?;
-                    context.all_arrived.set(before);
+                if !self.arrive(number, context, at)? {
+                    *left_out = steps;
                 }
-                context.mine.set(before + 1);
-                match engine.arrive_near(number) {
-                    true => context.all_arrived.set(before + 1),
-                    false => *left_out = steps,
-                }
+            }
+            Op::Arrive => _ = self.arrive(number, context, at)?,
+            Op::Meet { n } => {
+                let (hall, times) = (desk.hall(number), context.arrived.get() + n);
+                let all = times * desk.ranks() as u64;
+                self.until(at, || hall.arrivals() >= all)?;
+                context.all_arrived.set(times);
             }
             Op::Release => engine.release(number),
             Op::Released => {
@@ -341,6 +367,23 @@ impl Call<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Arrives, when all have that must have before; whether it is the last.
+    #[inline(always)]
+    fn arrive(&self, number: usize, context: &Context, at: (u64, u32)) -> Result<bool, Aborted> {
+        let (hall, before) = (self.engine.desk.hall(number), context.mine.get());
+        let all = before * self.engine.desk.ranks() as u64;
+        if context.all_arrived.get() < before {
+            self.until(at, || hall.arrivals() >= all)?;
+            context.all_arrived.set(before);
+        }
+        context.mine.set(before + 1);
+        let is_last = self.engine.arrive_near(number);
+        if is_last {
+            context.all_arrived.set(before + 1);
+        }
+        Ok(is_last)
     }
 
     #[inline(always)]
@@ -390,6 +433,6 @@ impl Call<'_> {
     fn wait(&self, (epoch, step): (u64, u32), ready: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
         let waits = || Waits::quick(self.engine, Site { call: self.name, at: self.at }, self.known, step as usize);
         let _near = self.inner.seat.awaits_near();
-        self.engine.wait_in(self.inner, epoch, &waits, ready)
+        self.engine.wait_in(self.inner, epoch, waits, ready)
     }
 }
