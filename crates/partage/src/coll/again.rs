@@ -5,7 +5,7 @@
 //! plan, one for one, and touch the same words in the same order as [`super::steps`], by the same functions of the engine; so what
 //! the checker of plans has decided holds for them.
 //!
-//! Does not contain: what can wait for the network, is started, compared with others' calls, or passes in parts. That is done by tasks.
+//! Does not contain: what can wait for the network, is started, compared with others' calls, passes in parts, or is long. That is done by tasks.
 
 use super::choice::{Key, Prepared};
 use super::engine::{Base, Context, Engine, Waits};
