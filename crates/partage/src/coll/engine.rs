@@ -3,7 +3,7 @@
 //! # Contexts
 //! The `e`-th collective of a team, or part of one, has context [`context_of`]`(e)`. All ranks count alike. A rank begins with `e` when it
 //! has ended all up to `e - WINDOW`, so each context has one plan at a time. What a rank knows of counts in a context ([`Known`]) grows
-//! as [`Totals`](partage_plan::coll::Totals) say, and is never reset.
+//! as [`Totals`] say, and is never reset.
 //!
 //! Those that two ranks leave together all have the context [`HOME`]: a line that both had in the call before comes sooner than one of sixteen calls
 //! ago, and they gain nothing from being apart. A rank begins with one of them when it has ended all others of them. The checker of plans has every plan follow
