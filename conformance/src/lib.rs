@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::{LazyLock, Once};
+use std::sync::Once;
 
 pub mod again;
 pub mod am;
@@ -102,26 +102,27 @@ pub fn mixed<const N: usize>(parts: [u64; N]) -> u64 {
 
 /// Noise, of which all bytes are taken that are to be told apart: to copy and compare it is quick without optimization, too. Its length divides no
 /// distance at which something is likely to be misplaced.
-static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let mut word = 42;
-    let next = |_| {
-        word = mixed([word]);
-        word.to_ne_bytes()
-    };
-    (0..8191).flat_map(next).collect()
-});
+static NOISE: [u64; 8191] = {
+    let (mut noise, mut word, mut i) = ([0; 8191], 42u64, 0);
+    while i < noise.len() {
+        word = (word ^ word >> 29).wrapping_mul(0xff51_afd7_ed55_8ccd).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        noise[i] = word ^ word >> 32;
+        i += 1;
+    }
+    noise
+};
 
 /// The bytes that follow from the seed, by pieces: a word that no other seed has, then noise from a place on that few others have.
 fn pieces(seed: u64, len: usize, mut piece: impl FnMut(Range<usize>, &[u8]) -> bool) -> bool {
-    let word = mixed([seed]);
+    let (word, noise) = (mixed([seed]), partage::bytemuck::bytes_of(&NOISE));
     let mut at = len.min(8);
-    let mut from = word as usize % NOISE.len();
+    let mut from = word as usize % noise.len();
     if !piece(0..at, &word.to_ne_bytes()[..at]) {
         return false;
     }
     while at < len {
-        let n = (len - at).min(NOISE.len() - from);
-        if !piece(at..at + n, &NOISE[from..from + n]) {
+        let n = (len - at).min(noise.len() - from);
+        if !piece(at..at + n, &noise[from..from + n]) {
             return false;
         }
         (at, from) = (at + n, 0);

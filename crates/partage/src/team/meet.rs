@@ -2,6 +2,10 @@
 //!
 //! Members arrive in a hall ([`Hall`](partage_conduit::coll::Hall)) and wait until all have. If any of them came with a tag, or with a number to be
 //! reduced, all know it then, and tell each other theirs: a plain barrier costs nothing for what it does not have.
+//!
+//! On one node the last to arrive, who has acquired what all others did before, releases them by a word of its own: twice the number of barriers that are
+//! over, and one more if somebody came with a tag. So who waits looks at a line that nobody writes meanwhile, and needs no other; it finds the word as it
+//! was written for this barrier, since no other ends without it. Between nodes nobody is the last, and members look at the count of arrivals.
 
 use super::Team;
 use crate::coll::Engine;
@@ -42,6 +46,11 @@ pub(super) struct Came {
     aux: u64,
 }
 
+/// Tags of even and odd barriers are counted apart, so that who is late counts none of the next.
+fn is_odd(nth: u64) -> bool {
+    nth % 2 == 1
+}
+
 /// Where a member waits.
 struct Waits<'a> {
     site: Site,
@@ -55,15 +64,16 @@ impl fmt::Display for Waits<'_> {
 }
 
 impl Engine {
-    /// Arrives in the hall for barriers; so many of this node's were seen to have tags at barriers like this.
-    fn come(&self, inner: &Rc<Inner>, site: Site, odd: bool, tagged: bool, seen_here: u64) {
-        let (hall, n) = (self.desk.hall(BARRIERS), self.desk.ranks() as u64);
+    /// Arrives in the hall for barriers; so many were seen to have tags at barriers like this: of all, and of this node's.
+    fn come(&self, inner: &Rc<Inner>, site: Site, nth: u64, tagged: bool, [seen, seen_here]: [u64; 2]) {
+        let (hall, n, odd) = (self.desk.hall(BARRIERS), self.desk.ranks() as u64, is_odd(nth));
         let (others, here) = self.elsewhere();
         if others.is_empty() {
             if tagged {
                 hall.tag(odd, 1);
             }
             if (hall.arrive(1) + 1).is_multiple_of(n) {
+                hall.release((nth + 1) << 1 | u64::from(hall.tags(odd)[0] != seen));
                 self.desk.ring_all();
             }
             return;
@@ -83,8 +93,18 @@ impl Engine {
         }
     }
 
+    #[inline(always)]
     fn have_come(&self, nth: u64) -> bool {
-        self.desk.hall(BARRIERS).arrivals() >= (nth + 1) * self.desk.ranks() as u64
+        let hall = self.desk.hall(BARRIERS);
+        match self.elsewhere() {
+            ([], _) => hall.released() >> 1 > nth,
+            _ => hall.arrivals() >= (nth + 1) * self.desk.ranks() as u64,
+        }
+    }
+
+    /// May some have come with tags to a barrier to which all have come?
+    fn may_have_tags(&self) -> bool {
+        !self.elsewhere().0.is_empty() || self.desk.hall(BARRIERS).released() & 1 == 1
     }
 
     /// A member that will not come to this barrier any more.
@@ -100,9 +120,8 @@ impl Team {
     /// Says that this member has come.
     pub(super) fn come(&self, door: &Door, tag: Tag, aux: u64, site: Site) -> Came {
         let nth = door.times.get();
-        let odd = nth % 2 == 1;
         let tagged = tag != Tag::Plain || aux != u64::MAX;
-        self.group.engine.come(&self.inner, site, odd, tagged, door.seen[usize::from(odd)].get()[1]);
+        self.group.engine.come(&self.inner, site, nth, tagged, door.seen[usize::from(is_odd(nth))].get());
         door.times.set(nth + 1);
         Came { nth, tag, aux }
     }
@@ -126,7 +145,10 @@ impl Team {
                 engine.is_left_by(inner, site, m);
             }
         }
-        let odd = nth % 2 == 1;
+        if !engine.may_have_tags() {
+            return None;
+        }
+        let odd = is_odd(nth);
         let now = engine.desk.hall(BARRIERS).tags(odd);
         let before = door.seen[usize::from(odd)].replace(now);
         (now[0] != before[0]).then(|| self.compare_tags(came, site))
