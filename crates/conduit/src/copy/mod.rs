@@ -26,10 +26,10 @@ use plain as arch;
 use bytemuck::Pod;
 use std::mem::{MaybeUninit, transmute_copy};
 
-/// Reads a value from shared memory.
+/// Reads a value from memory that may be shared.
 ///
 /// # Safety
-/// `from` is aligned for `T` and `size_of::<T>()` bytes from there are mapped shared memory to which no reference exists.
+/// `from` is aligned for `T` and `size_of::<T>()` bytes from there are mapped; no reference exists to them if they are shared, else they can be read.
 #[inline(always)]
 pub unsafe fn load<T: Pod>(from: *const u8) -> T {
     // SAFETY: the caller vouches for the shared side. Each arm has tested that T has that size and alignment, and any
@@ -49,10 +49,10 @@ pub unsafe fn load<T: Pod>(from: *const u8) -> T {
     }
 }
 
-/// Writes a value to shared memory.
+/// Writes a value to memory that may be shared.
 ///
 /// # Safety
-/// As for [`load`].
+/// As for [`load`]; what is private can be written.
 #[inline(always)]
 pub unsafe fn store<T: Pod>(to: *mut u8, value: T) {
     // SAFETY: the caller vouches for the shared side; each arm has tested the size and alignment that it assumes, and
