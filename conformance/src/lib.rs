@@ -3,7 +3,7 @@
 //! [`memory`] is the suite of the memory part: identity, allocation, put, get, barriers, misuse. [`mod@array`] is that of arrays
 //! and phases, [`region`] that of vector, indexed and strided copies, [`atomic`] that of atomics and events, [`lock`] that of locks, [`slots`] and [`halo`] those of lanes and of what is built of them,
 //! [`am`] that of active messages, [`rpc`] that of calls and of objects that every rank has, [`signal`] and [`ways`] those of
-//! semaphores and of signals by every way, [`mod@register`] that of registered memory, [`remote`] that of other threads of ranks, [`mailbox`] that of mailboxes, [`coll`], [`mod@reduce`] and [`counts`] those of collectives, [`team`] that of teams, [`found`] what reviews found, [`litmus`] what the
+//! semaphores and of signals by every way, [`mod@register`] that of registered memory, [`remote`] that of other threads of ranks, [`mailbox`] that of mailboxes, [`coll`], [`again`], [`late`], [`mod@reduce`] and [`counts`] those of collectives, [`team`] that of teams, [`found`] what reviews found, [`litmus`] what the
 //! memory model promises. [`soak`] is random traffic with checked contents, for as long as one likes.
 
 use partage::prelude::*;
