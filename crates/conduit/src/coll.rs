@@ -25,6 +25,7 @@
 //! that whoever sees all arrivals sees what all did before. Whoever has stored makes a light fence and looks at bells (see
 //! [`crate::wait`]).
 
+use crate::line;
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
 use crate::sync::full_fence;
 use crate::sync::{AtomicU64, Ordering::*, Plain, publish};
@@ -217,6 +218,12 @@ impl Hall {
         #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
         full_fence();
         before
+    }
+
+    /// Others arrive next.
+    #[inline(always)]
+    pub fn hand_on(&self) {
+        line::hand_on(&raw const self.all);
     }
 
     /// An arrival of a rank of this node, of which others are told when all its ranks have; how many there were before.

@@ -27,6 +27,7 @@ pub mod copy;
 pub mod credits;
 pub mod heap;
 pub mod lane;
+pub mod line;
 pub mod lock;
 pub mod meeting;
 #[cfg(not(loom))]

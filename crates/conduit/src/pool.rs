@@ -15,7 +15,7 @@
 #[cfg(not(loom))]
 use crate::am::ARGS;
 #[cfg(not(loom))]
-use crate::ring::{prefetch_to_read, prefetch_to_write};
+use crate::line::{prefetch_to_read, prefetch_to_write};
 use crate::sync::{AtomicU32, Ordering::*};
 #[cfg(not(loom))]
 use core::sync::atomic::AtomicU16;

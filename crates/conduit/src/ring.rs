@@ -33,6 +33,7 @@
 //!   goes to sleep) and reads, the target adds, fences and reads. On x86-64 the add is a locked instruction and thereby the
 //!   fence.
 
+use crate::line::{prefetch_to_read, prefetch_to_write};
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
 use crate::sync::full_fence;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*, Plain, light_fence, publish};
@@ -162,30 +163,6 @@ impl Ring {
         // SAFETY: inside the ring, which stays there (`new`).
         unsafe { &*self.slots.add((ticket & self.mask) as usize) }
     }
-}
-
-/// Asks for a line that will be written soon. A hint: nothing depends on it.
-#[inline(always)]
-pub(crate) fn prefetch_to_write<T>(at: *const T) {
-    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    // SAFETY: a hint, which may be given for any address.
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(any(not(target_arch = "x86_64"), loom, miri))]
-    let _ = at;
-}
-
-/// Asks for a line that will be read soon.
-#[inline(always)]
-pub(crate) fn prefetch_to_read<T>(at: *const T) {
-    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    // SAFETY: a hint, which may be given for any address.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast());
-    }
-    #[cfg(any(not(target_arch = "x86_64"), loom, miri))]
-    let _ = at;
 }
 
 /// The receiver's end of a ring: in the memory of its process, for all its threads.

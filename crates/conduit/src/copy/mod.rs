@@ -150,12 +150,6 @@ impl Line {
     }
 }
 
-/// Asks for bytes that will be read soon. A hint, which may be given for any address.
-#[inline(always)]
-pub fn prefetch(from: *const u8) {
-    crate::ring::prefetch_to_read(from);
-}
-
 /// Runs of bytes at one distance on either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Runs {

@@ -19,16 +19,13 @@ use super::rma::Reach;
 use crate::am::{Arrival, Handler};
 use crate::coll::{CONTEXTS, Claims, Count, HOME, Hall, Inlet, Leavers, Left, Letter, Sign, Told};
 use crate::contract::{At, Half};
+use crate::line::prefetch_to_write;
 #[cfg(doc)]
 use crate::reference::ARRIVED;
-use crate::ring::prefetch_to_write;
 use crate::sync::light_fence;
 use crate::wait::{Bell, Sleepers};
 use std::mem::offset_of;
 use std::sync::Arc;
-
-/// How many collectives ahead lines are asked for: a store to a line that is not here holds up all that come after it.
-pub const AHEAD: usize = 2;
 
 /// The hall for barriers.
 pub const BARRIERS: usize = HOME + 1;
@@ -272,11 +269,11 @@ impl Desk {
         (!signs.is_null()).then(|| unsafe { &*signs.add(context) })
     }
 
-    /// Asks for the line of the next letters to `to`, which this rank is going to write.
+    /// Asks for the line of letters to `to` in this context, which this rank is going to write: a store to a line that is not here holds up all that come
+    /// after it.
     #[inline(always)]
     pub fn prefetch_letter(&self, to: usize, context: usize) {
-        let inlet = self.peers[to].inlet;
-        let line = inlet.wrapping_byte_add(offset_of!(Inlet, told) + (context + AHEAD) % CONTEXTS * size_of::<Told>());
+        let line = self.peers[to].inlet.wrapping_byte_add(offset_of!(Inlet, told) + context * size_of::<Told>());
         prefetch_to_write(line.cast::<u8>());
     }
 

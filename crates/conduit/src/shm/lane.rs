@@ -16,9 +16,9 @@ use super::rma::Reach;
 use crate::am::{Arrival, Handler};
 use crate::contract::{At, Half};
 use crate::lane::{Credit, Flag, Receiving, Sending, Shape};
+use crate::line::prefetch_to_write;
 #[cfg(doc)]
 use crate::reference::{LANE, LANE_ENDED};
-use crate::ring::prefetch_to_write;
 use crate::wait::Bell;
 use bytemuck::{Pod, Zeroable};
 use std::collections::HashMap;

@@ -9,7 +9,7 @@ use super::segment::{Exhausted, Mapping};
 use super::{Node, Seat};
 use crate::am::{Arrival, Handler};
 use crate::contract::At;
-use crate::ring::prefetch_to_write;
+use crate::line::prefetch_to_write;
 use crate::signal::{Cell, Flavor, LAST_GENERATION, MOST, NUMBER_BITS, Name, Notice, Refused, Taken, decode_numbered};
 use crate::sync::light_fence;
 use crate::wait::Bell;

@@ -5,6 +5,15 @@
 //! plan, one for one, and touch the same words in the same order as [`super::steps`], by the same functions of the engine; so what
 //! the checker of plans has decided holds for them.
 //!
+//! # Lines on their way
+//! Of a call of a few words most time is that in which lines go from core to core. Where ranks have cores of their own it is told as soon as it is known which
+//! lines will be wanted, by hints ([`line`]) that change nothing but when they come:
+//! * of two ranks, each of which may be the last to arrive, both ask for what the last touches before they arrive;
+//! * who is not the last hands on the line in which others arrive, and its own that the last will touch;
+//! * who has to wait before it touches lines asks for them before it waits;
+//! * a rank that has one partner asks for the line of the next letter to it at the end of a call. (Sooner, while it waits for the other's, is later: it is one more
+//!   line on its way at the same time.)
+//!
 //! Does not contain: what can wait for the network, is started, compared with others' calls, passes in parts, or is long. That is done by tasks.
 
 use super::choice::{Key, Prepared};
@@ -14,8 +23,9 @@ use crate::job::Inner;
 use partage_conduit::coll::{LETTER, WORDS};
 use partage_conduit::contract::At;
 use partage_conduit::copy;
+use partage_conduit::line;
 use partage_conduit::record::Site;
-use partage_conduit::wait::Aborted;
+use partage_conduit::wait::{Aborted, Cores};
 use partage_plan::coll::{Buffer, Plan, Signal, Span, Step, Totals};
 use std::rc::Rc;
 
@@ -24,6 +34,8 @@ const REMEMBERED: usize = 64;
 /// Of more bytes at a time, or more that are combined, a call takes a task, which is then worth it.
 const SHORT: usize = 16 << 10;
 const FEW: usize = 1 << 10;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// A call as its caller sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +146,20 @@ enum Op {
     },
     Release,
     Released,
+    /// So many steps are left out: those of who is not the last.
+    Else {
+        steps: usize,
+    },
+    /// Asks for a line, before it is waited for what allows to touch it.
+    Ask {
+        at: *mut u8,
+        to_write: bool,
+    },
+    /// Another is going to want this line of this rank's, and to arrive in the hall.
+    HandOn {
+        at: *mut u8,
+    },
+    HandOnHall,
 }
 
 /// The steps of a plan, resolved.
@@ -142,6 +168,16 @@ pub(super) struct Quick {
     /// With the number of the step of which each is one.
     ops: Box<[(Op, u32)]>,
     totals: Totals,
+    /// The only rank that letters go to, or come from.
+    partner: Option<usize>,
+}
+
+/// A line of an array that a step touches, and whether it writes to it.
+#[derive(Debug, Clone, Copy)]
+struct Touched {
+    at: *mut u8,
+    to_write: bool,
+    mine: bool,
 }
 
 /// Are these bytes a word? Many are.
@@ -174,18 +210,67 @@ impl Engine {
     /// The steps of this plan, if all of them can be resolved.
     fn quick(&self, inner: &Inner, plan: &Plan, bases: &[Base; 2]) -> Option<Quick> {
         let mut ops = vec![];
+        // Ranks that share a core have each other's lines.
+        let hints = inner.seat.waiter().cores() == Cores::Own;
         for (i, step) in plan.steps.iter().enumerate() {
+            let mut push = |op| ops.push((op, i as u32));
             match step {
                 Step::Last { steps } => {
-                    ops.push((Op::Last { steps: steps.len() }, i as u32));
+                    let lines = if hints { self.touched(inner, steps, bases) } else { vec![] };
+                    // Of more than two, most are not the last.
+                    let asks = if self.desk.ranks() == 2 { &lines[..] } else { &[] };
+                    asks.iter().for_each(|&Touched { at, to_write, .. }| push(Op::Ask { at, to_write }));
+                    let mine = || lines.iter().filter(|line| line.mine);
+                    push(Op::Last { steps: steps.len() + 1 });
                     for step in steps {
-                        ops.push((self.op(inner, step, bases)?, i as u32));
+                        push(self.op(inner, step, bases)?);
+                    }
+                    push(Op::Else { steps: if hints { mine().count() + 1 } else { 0 } });
+                    if hints {
+                        push(Op::HandOnHall);
+                        mine().for_each(|&Touched { at, .. }| push(Op::HandOn { at }));
                     }
                 }
-                step => ops.push((self.op(inner, step, bases)?, i as u32)),
+                step => {
+                    if hints && matches!(step, Step::Wait { .. }) {
+                        let lines = self.touched(inner, &plan.steps[i + 1..], bases);
+                        lines.iter().for_each(|&Touched { at, to_write, .. }| push(Op::Ask { at, to_write }));
+                    }
+                    push(self.op(inner, step, bases)?);
+                }
             }
         }
-        (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals: plan.totals.clone() })
+        let partner = |(op, _): &(Op, u32)| match op {
+            Op::Send { to: with, .. } | Op::Take { from: with, .. } | Op::TakeCombine { from: with, .. } => Some(*with),
+            _ => None,
+        };
+        let mut partners = ops.iter().filter_map(partner);
+        let partner = partners.next().filter(|first| hints && partners.all(|other| other == *first));
+        (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals: plan.totals.clone(), partner })
+    }
+
+    /// The lines of arrays that are touched by these steps, as far as they are short and wait for nothing.
+    fn touched(&self, inner: &Inner, steps: &[Step], bases: &[Base; 2]) -> Vec<Touched> {
+        let mut lines: Vec<Touched> = vec![];
+        for step in steps {
+            let me = self.desk.rank();
+            let sides = match *step {
+                Step::Copy { src, dst } => [(me, src), (me, dst)],
+                Step::Get { from, src, dst } | Step::Combine { from, src, dst, .. } => [(from, src), (me, dst)],
+                Step::Carry { from, src, to, dst } => [(from, src), (to, dst)],
+                _ => break,
+            };
+            for ((of, span), to_write) in sides.into_iter().zip([false, true]) {
+                let place = if span.len > LINE { None } else { self.place(inner, of, span, bases) };
+                if let Some(Place::Fixed(at)) = place {
+                    match lines.iter_mut().find(|line| line.at.addr() / LINE == at.addr() / LINE) {
+                        Some(line) => line.to_write |= to_write,
+                        None => lines.push(Touched { at, to_write, mine: of == me }),
+                    }
+                }
+            }
+        }
+        lines
     }
 
     fn op(&self, inner: &Inner, step: &Step, bases: &[Base; 2]) -> Option<Op> {
@@ -269,6 +354,9 @@ impl Call<'_> {
             unsafe { self.op(quick, op, (number, context), at, &mut left_out)? };
         }
         engine.ended(number, &quick.totals);
+        if let Some(partner) = quick.partner {
+            engine.desk.prefetch_letter(partner, self.known.prepared.context(epoch + 1));
+        }
         Ok(())
     }
 
@@ -305,14 +393,18 @@ impl Call<'_> {
                 }
                 peer.letters_sent.set(sent + 1);
                 let src = self.at(src);
+                let post = |words: &[u64]| engine.post(number, to, words, sent + 1);
                 if is_word(src, len) {
                     // SAFETY: as above, and aligned.
-                    engine.post(number, to, &[unsafe { copy::load::<u64>(src) }], sent + 1);
+                    post(&[unsafe { copy::load::<u64>(src) }]);
                 } else {
                     let mut words = [0; WORDS];
                     // SAFETY: as above; a letter has room for it.
                     unsafe { copy::between(words.as_mut_ptr().cast(), src, len) };
-                    engine.post(number, to, &words[..len.div_ceil(8)], sent + 1);
+                    post(&words[..len.div_ceil(8)]);
+                }
+                if quick.partner.is_none() {
+                    engine.ask_ahead(number, to);
                 }
             }
             Op::Take { from, dst, len } => {
@@ -350,6 +442,11 @@ impl Call<'_> {
                     *left_out = steps;
                 }
             }
+            Op::Else { steps } => *left_out = steps,
+            Op::Ask { at, to_write: true } => line::prefetch_to_write(at),
+            Op::Ask { at, to_write: false } => line::prefetch_to_read(at),
+            Op::HandOn { at } => line::hand_on(at),
+            Op::HandOnHall => desk.hall(number).hand_on(),
             Op::Arrive => _ = self.arrive(number, context, at)?,
             Op::Meet { n } => {
                 let (hall, times) = (desk.hall(number), context.arrived.get() + n);
@@ -413,7 +510,10 @@ impl Call<'_> {
     fn letter(&self, number: usize, context: &Context, from: usize, at: (u64, u32)) -> Result<u64, Aborted> {
         let (got, letter) = (&context.peers[from].letters_got, &self.engine.desk.from(from).told[number].letter);
         let next = got.get() + 1;
-        self.until(at, || letter.number.get() >= next)?;
+        let came = || letter.number.get() >= next;
+        if !(came() || self.inner.seat.waiter().soon(came)) {
+            self.wait(at, came)?;
+        }
         got.set(next);
         Ok(next)
     }
@@ -421,7 +521,7 @@ impl Call<'_> {
     /// Waits in a step of the collective with this number.
     #[inline(always)]
     fn until(&self, at: (u64, u32), ready: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
-        match ready() || self.inner.seat.waiter().soon(ready) {
+        match ready() || self.inner.seat.waiter().soon_calmly(ready) {
             true => Ok(()),
             false => self.wait(at, ready),
         }

@@ -6,6 +6,7 @@
 
 use bytemuck::Pod;
 use partage_conduit::copy::{self, Line};
+use partage_conduit::line;
 use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
@@ -302,7 +303,7 @@ impl<T: Pod, O: ReduceOp<T>> With<T, O> {
     /// As for [`Combine::combine`]; all have so many lines, of whole elements.
     unsafe fn lines(&self, dst: *mut u8, a: *const u8, b: *const u8, lines: usize, before: bool) {
         for at in (0..lines).map(|i| i * Line::LEN) {
-            copy::prefetch(b.wrapping_add(at + AHEAD));
+            line::prefetch_to_read(b.wrapping_add(at + AHEAD));
             // SAFETY: passed on to the caller.
             let (mut x, mut y) = unsafe { (Line::load(a.wrapping_add(at)), Line::load(b.wrapping_add(at))) };
             self.all(x.elements(), y.elements(), before);

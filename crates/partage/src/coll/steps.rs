@@ -386,7 +386,10 @@ impl Now<'_> {
             len += span.len;
         }
         match self.engine.desk.to(to) {
-            Some(_) => self.engine.post(self.context, to, &words[..len.div_ceil(8)], number),
+            Some(_) => {
+                self.engine.post(self.context, to, &words[..len.div_ceil(8)], number);
+                self.engine.ask_ahead(self.context, to);
+            }
             None => {
                 self.engine.sends_far(self.context, to, self.task.epoch());
                 let Words { letter, number: offset, .. } = self.engine.words[self.context];

@@ -19,10 +19,12 @@ use crate::job::Inner;
 use partage_conduit::coll::CONTEXTS;
 use partage_conduit::contract::At;
 use partage_conduit::record::Site;
-use partage_conduit::shm::coll;
 use partage_conduit::signal::Notice;
 use partage_conduit::sync::light_fence;
 use partage_plan::coll::Signal;
+
+/// How many collectives ahead lines of letters are asked for, where there are many.
+const AHEAD: usize = 2;
 
 /// So many letters are taken before their senders are told, unless this rank has to wait.
 pub(super) const OWED: usize = CONTEXTS / 2;
@@ -34,7 +36,13 @@ impl Engine {
         let inlet = self.desk.to(to).expect("reached by stores");
         inlet.told[context].letter.write(words, number);
         self.desk.ring(to);
-        let ahead = &self.contexts[(context + coll::AHEAD) % CONTEXTS].peers[to];
+    }
+
+    /// Asks for the line of a later letter to the same member, if it may be written.
+    #[inline(always)]
+    pub(in super::super) fn ask_ahead(&self, context: usize, to: usize) {
+        let context = (context + AHEAD) % CONTEXTS;
+        let ahead = &self.contexts[context].peers[to];
         if ahead.letters_taken.get() == ahead.letters_sent.get() {
             self.desk.prefetch_letter(to, context);
         }
