@@ -34,6 +34,8 @@ const REMEMBERED: usize = 64;
 /// Of more bytes at a time, or more that are combined, a call takes a task, which is then worth it.
 const SHORT: usize = 16 << 10;
 const FEW: usize = 1 << 10;
+/// So many lines are worth to be asked for.
+const ASKED: usize = 32;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -150,15 +152,10 @@ enum Op {
     Else {
         steps: usize,
     },
-    /// Asks for a line, before it is waited for what allows to touch it.
-    Ask {
-        at: *mut u8,
-        to_write: bool,
-    },
-    /// Another is going to want this line of this rank's, and to arrive in the hall.
-    HandOn {
-        at: *mut u8,
-    },
+    /// Asks for lines, before it is waited for what allows to touch them.
+    Ask(Lines),
+    /// Another is going to want these lines of this rank's, and to arrive in the hall.
+    HandOn(Lines),
     HandOnHall,
 }
 
@@ -172,12 +169,21 @@ pub(super) struct Quick {
     partner: Option<usize>,
 }
 
-/// A line of an array that a step touches, and whether it writes to it.
+/// Lines of an array that steps touch: where, how many, whether they are written to, and whether they are this rank's.
 #[derive(Debug, Clone, Copy)]
-struct Touched {
+struct Lines {
     at: *mut u8,
+    count: usize,
     to_write: bool,
     mine: bool,
+}
+
+impl Lines {
+    #[inline(always)]
+    fn each(&self) -> impl Iterator<Item = *const u8> {
+        let at = self.at.cast_const();
+        (0..self.count).map(move |i| at.wrapping_add(i * LINE))
+    }
 }
 
 /// Are these bytes a word? Many are.
@@ -219,7 +225,7 @@ impl Engine {
                     let lines = if hints { self.touched(inner, steps, bases) } else { vec![] };
                     // Of more than two, most are not the last.
                     let asks = if self.desk.ranks() == 2 { &lines[..] } else { &[] };
-                    asks.iter().for_each(|&Touched { at, to_write, .. }| push(Op::Ask { at, to_write }));
+                    asks.iter().for_each(|&lines| push(Op::Ask(lines)));
                     let mine = || lines.iter().filter(|line| line.mine);
                     push(Op::Last { steps: steps.len() + 1 });
                     for step in steps {
@@ -228,13 +234,13 @@ impl Engine {
                     push(Op::Else { steps: if hints { mine().count() + 1 } else { 0 } });
                     if hints {
                         push(Op::HandOnHall);
-                        mine().for_each(|&Touched { at, .. }| push(Op::HandOn { at }));
+                        mine().for_each(|&lines| push(Op::HandOn(lines)));
                     }
                 }
                 step => {
                     if hints && matches!(step, Step::Wait { .. }) {
                         let lines = self.touched(inner, &plan.steps[i + 1..], bases);
-                        lines.iter().for_each(|&Touched { at, to_write, .. }| push(Op::Ask { at, to_write }));
+                        lines.iter().for_each(|&lines| push(Op::Ask(lines)));
                     }
                     push(self.op(inner, step, bases)?);
                 }
@@ -249,9 +255,9 @@ impl Engine {
         (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals: plan.totals.clone(), partner })
     }
 
-    /// The lines of arrays that are touched by these steps, as far as they are short and wait for nothing.
-    fn touched(&self, inner: &Inner, steps: &[Step], bases: &[Base; 2]) -> Vec<Touched> {
-        let mut lines: Vec<Touched> = vec![];
+    /// The lines of arrays that are touched by these steps, as far as they are short and wait for nothing; of many only those of others.
+    fn touched(&self, inner: &Inner, steps: &[Step], bases: &[Base; 2]) -> Vec<Lines> {
+        let mut lines: Vec<Lines> = vec![];
         for step in steps {
             let me = self.desk.rank();
             let sides = match *step {
@@ -261,15 +267,28 @@ impl Engine {
                 _ => break,
             };
             for ((of, span), to_write) in sides.into_iter().zip([false, true]) {
-                let place = if span.len > LINE { None } else { self.place(inner, of, span, bases) };
-                if let Some(Place::Fixed(at)) = place {
+                let place = if span.len > FEW { None } else { self.place(inner, of, span, bases) };
+                let Some(Place::Fixed(start)) = place else { continue };
+                for at in (0..span.len).step_by(LINE).map(|at| start.wrapping_add(at)) {
                     match lines.iter_mut().find(|line| line.at.addr() / LINE == at.addr() / LINE) {
                         Some(line) => line.to_write |= to_write,
-                        None => lines.push(Touched { at, to_write, mine: of == me }),
+                        None => lines.push(Lines { at, count: 1, to_write, mine: of == me }),
                     }
                 }
             }
         }
+        if lines.len() > ASKED {
+            lines.retain(|line| !line.mine);
+        }
+        if lines.len() > ASKED {
+            return vec![];
+        }
+        lines.dedup_by(|next, run| {
+            let is_next = (next.to_write, next.mine) == (run.to_write, run.mine)
+                && next.at == run.at.wrapping_add(run.count * LINE);
+            run.count += usize::from(is_next);
+            is_next
+        });
         lines
     }
 
@@ -443,9 +462,9 @@ impl Call<'_> {
                 }
             }
             Op::Else { steps } => *left_out = steps,
-            Op::Ask { at, to_write: true } => line::prefetch_to_write(at),
-            Op::Ask { at, to_write: false } => line::prefetch_to_read(at),
-            Op::HandOn { at } => line::hand_on(at),
+            Op::Ask(lines) if lines.to_write => lines.each().for_each(line::prefetch_to_write),
+            Op::Ask(lines) => lines.each().for_each(line::prefetch_to_read),
+            Op::HandOn(lines) => lines.each().for_each(line::hand_on),
             Op::HandOnHall => desk.hall(number).hand_on(),
             Op::Arrive => _ = self.arrive(number, context, at)?,
             Op::Meet { n } => {
