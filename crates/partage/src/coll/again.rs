@@ -36,6 +36,8 @@ const SHORT: usize = 16 << 10;
 const FEW: usize = 1 << 10;
 /// So many lines are worth to be asked for.
 const ASKED: usize = 32;
+/// So many words are carried at a time.
+const TOGETHER: usize = 8;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -100,6 +102,8 @@ enum Op {
         dst: Place,
         len: usize,
     },
+    /// Words of arrays: from where, and to where, none of which is one from where.
+    Words(Box<[(*mut u8, *mut u8)]>),
     /// To the memory of another, which is told.
     Put {
         to: usize,
@@ -148,15 +152,12 @@ enum Op {
     },
     Release,
     Released,
-    /// So many steps are left out: those of who is not the last.
-    Else {
-        steps: usize,
-    },
+    /// What follows is for who is not the last.
+    Else,
     /// Asks for lines, before it is waited for what allows to touch them.
-    Ask(Lines),
-    /// Another is going to want these lines of this rank's, and to arrive in the hall.
-    HandOn(Lines),
-    HandOnHall,
+    Ask(Box<[Lines]>),
+    /// Another is going to arrive in the hall, and to want these lines of this rank's.
+    HandOn(Box<[Lines]>),
 }
 
 /// The steps of a plan, resolved.
@@ -184,6 +185,76 @@ impl Lines {
         let at = self.at.cast_const();
         (0..self.count).map(move |i| at.wrapping_add(i * LINE))
     }
+
+    // (Not in the loop over steps, whose registers are few.)
+    #[inline(never)]
+    fn ask(lines: &[Lines]) {
+        for run in lines {
+            match run.to_write {
+                true => run.each().for_each(line::prefetch_to_write),
+                false => run.each().for_each(line::prefetch_to_read),
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn hand_on(lines: &[Lines]) {
+        lines.iter().for_each(|run| run.each().for_each(line::hand_on));
+    }
+}
+
+impl Op {
+    /// Adds a step. Words that one rank carries for all are loaded together, and then stored: each has to come from another core, and to go to one, and a load after a store to
+    /// the same place of another page (all ranks have what belongs together at the same places of pages) waits until that has got there.
+    fn add(to: &mut Vec<Op>, op: Op) {
+        let pair = |op: &Op| match *op {
+            Op::Copy { src: Place::Fixed(src), dst: Place::Fixed(dst), len }
+                if is_word(src, len) && is_word(dst, len) =>
+            {
+                Some((src, dst))
+            }
+            _ => None,
+        };
+        let Some(next) = pair(&op) else { return to.push(op) };
+        let is_apart = |pairs: &[(*mut u8, *mut u8)]| {
+            pairs.len() < TOGETHER && pairs.iter().all(|&(src, dst)| src != next.1 && dst != next.0)
+        };
+        match to.last_mut() {
+            Some(Op::Words(pairs)) if is_apart(pairs) => *pairs = pairs.iter().copied().chain([next]).collect(),
+            Some(last) if pair(last).is_some_and(|first| is_apart(&[first])) => {
+                *last = Op::Words(pair(last).into_iter().chain([next]).collect());
+            }
+            _ => to.push(op),
+        }
+    }
+}
+
+/// Copies words.
+///
+/// # Safety
+/// They are aligned, and of memory that is mapped.
+// (Not in the loop over steps, whose registers are few.)
+#[inline(never)]
+unsafe fn copy_words(pairs: &[(*mut u8, *mut u8)]) {
+    /// In registers.
+    #[inline(always)]
+    unsafe fn some<const N: usize>(pairs: &[(*mut u8, *mut u8)]) {
+        let pairs: &[_; N] = pairs.try_into().expect("so many");
+        // SAFETY: passed on to the caller.
+        let words = pairs.map(|(src, _)| unsafe { copy::load::<u64>(src) });
+        // SAFETY: the same.
+        words.iter().zip(pairs).for_each(|(&word, &(_, dst))| unsafe { copy::store(dst, word) });
+    }
+    macro_rules! of {
+        ($($n:literal)+) => {
+            match pairs.len() {
+                // SAFETY: passed on to the caller.
+                $($n => unsafe { some::<$n>(pairs) },)+
+                n => unreachable!("{n} words at a time"),
+            }
+        };
+    }
+    of!(2 3 4 5 6 7 8);
 }
 
 /// Are these bytes a word? Many are.
@@ -216,31 +287,34 @@ impl Engine {
     /// The steps of this plan, if all of them can be resolved.
     fn quick(&self, inner: &Inner, plan: &Plan, bases: &[Base; 2]) -> Option<Quick> {
         let mut ops = vec![];
-        // Ranks that share a core have each other's lines.
-        let hints = inner.seat.waiter().cores() == Cores::Own;
+        // Ranks that share a core have each other's lines, and of many nobody knows who wants them next.
+        let hints = self.desk.ranks() == 2 && inner.seat.waiter().cores() == Cores::Own;
         for (i, step) in plan.steps.iter().enumerate() {
             let mut push = |op| ops.push((op, i as u32));
             match step {
                 Step::Last { steps } => {
-                    let lines = if hints { self.touched(inner, steps, bases) } else { vec![] };
-                    // Of more than two, most are not the last.
-                    let asks = if self.desk.ranks() == 2 { &lines[..] } else { &[] };
-                    asks.iter().for_each(|&lines| push(Op::Ask(lines)));
-                    let mine = || lines.iter().filter(|line| line.mine);
-                    push(Op::Last { steps: steps.len() + 1 });
-                    for step in steps {
-                        push(self.op(inner, step, bases)?);
+                    let lines = if hints { self.touched(inner, steps, bases) } else { Box::default() };
+                    let mine = lines.iter().filter(|line| line.mine).copied().collect();
+                    if !lines.is_empty() {
+                        push(Op::Ask(lines));
                     }
-                    push(Op::Else { steps: if hints { mine().count() + 1 } else { 0 } });
+                    let mut last = vec![];
+                    for step in steps {
+                        Op::add(&mut last, self.op(inner, step, bases)?);
+                    }
+                    push(Op::Last { steps: last.len() + usize::from(hints) });
+                    last.into_iter().for_each(&mut push);
                     if hints {
-                        push(Op::HandOnHall);
-                        mine().for_each(|&lines| push(Op::HandOn(lines)));
+                        push(Op::Else);
+                        push(Op::HandOn(mine));
                     }
                 }
                 step => {
                     if hints && matches!(step, Step::Wait { .. }) {
                         let lines = self.touched(inner, &plan.steps[i + 1..], bases);
-                        lines.iter().for_each(|&lines| push(Op::Ask(lines)));
+                        if !lines.is_empty() {
+                            push(Op::Ask(lines));
+                        }
                     }
                     push(self.op(inner, step, bases)?);
                 }
@@ -256,7 +330,7 @@ impl Engine {
     }
 
     /// The lines of arrays that are touched by these steps, as far as they are short and wait for nothing; of many only those of others.
-    fn touched(&self, inner: &Inner, steps: &[Step], bases: &[Base; 2]) -> Vec<Lines> {
+    fn touched(&self, inner: &Inner, steps: &[Step], bases: &[Base; 2]) -> Box<[Lines]> {
         let mut lines: Vec<Lines> = vec![];
         for step in steps {
             let me = self.desk.rank();
@@ -281,7 +355,7 @@ impl Engine {
             lines.retain(|line| !line.mine);
         }
         if lines.len() > ASKED {
-            return vec![];
+            return Box::default();
         }
         lines.dedup_by(|next, run| {
             let is_next = (next.to_write, next.mine) == (run.to_write, run.mine)
@@ -289,7 +363,7 @@ impl Engine {
             run.count += usize::from(is_next);
             is_next
         });
-        lines
+        lines.into()
     }
 
     fn op(&self, inner: &Inner, step: &Step, bases: &[Base; 2]) -> Option<Op> {
@@ -362,15 +436,12 @@ impl Call<'_> {
         let epoch = engine.next_epoch();
         let number = self.known.prepared.context(epoch);
         let context = &engine.contexts[number];
-        let mut left_out = 0;
-        for (op, step) in &quick.ops {
-            if left_out > 0 {
-                left_out -= 1;
-                continue;
-            }
+        let mut left = &quick.ops[..];
+        while let [(op, step), after @ ..] = left {
             let at = (epoch, *step);
             // SAFETY: passed on to the caller.
-            unsafe { self.op(quick, op, (number, context), at, &mut left_out)? };
+            let left_out = unsafe { self.op(quick, op, (number, context), at)? };
+            left = &after[left_out..];
         }
         engine.ended(number, &quick.totals);
         if let Some(partner) = quick.partner {
@@ -379,6 +450,10 @@ impl Call<'_> {
         Ok(())
     }
 
+    /// Makes a step; how many of those that follow are left out.
+    ///
+    /// # Safety
+    /// As for [`Call::run`].
     #[inline(always)]
     unsafe fn op(
         &self,
@@ -386,12 +461,13 @@ impl Call<'_> {
         op: &Op,
         (number, context): (usize, &Context),
         at: (u64, u32),
-        left_out: &mut usize,
-    ) -> Result<(), Aborted> {
+    ) -> Result<usize, Aborted> {
         let (engine, desk) = (self.engine, &self.engine.desk);
         match *op {
             // SAFETY: places in buffers of this call, or that are mapped; a plan moves nothing to where it is, and has nothing touched by two.
             Op::Copy { src, dst, len } => unsafe { copy::between(self.at(dst), self.at(src), len) },
+            // SAFETY: the same, and tested.
+            Op::Words(ref pairs) => unsafe { copy_words(pairs) },
             Op::Put { to, src, dst, len } => {
                 // SAFETY: the same.
                 unsafe { copy::between(self.at(dst), self.at(src), len) };
@@ -412,15 +488,14 @@ impl Call<'_> {
                 }
                 peer.letters_sent.set(sent + 1);
                 let src = self.at(src);
-                let post = |words: &[u64]| engine.post(number, to, words, sent + 1);
                 if is_word(src, len) {
                     // SAFETY: as above, and aligned.
-                    post(&[unsafe { copy::load::<u64>(src) }]);
+                    engine.post(number, to, &[unsafe { copy::load::<u64>(src) }], sent + 1);
                 } else {
                     let mut words = [0; WORDS];
                     // SAFETY: as above; a letter has room for it.
                     unsafe { copy::between(words.as_mut_ptr().cast(), src, len) };
-                    post(&words[..len.div_ceil(8)]);
+                    engine.post(number, to, &words[..len.div_ceil(8)], sent + 1);
                 }
                 if quick.partner.is_none() {
                     engine.ask_ahead(number, to);
@@ -458,14 +533,15 @@ impl Call<'_> {
             }
             Op::Last { steps } => {
                 if !self.arrive(number, context, at)? {
-                    *left_out = steps;
+                    return Ok(steps);
                 }
             }
-            Op::Else { steps } => *left_out = steps,
-            Op::Ask(lines) if lines.to_write => lines.each().for_each(line::prefetch_to_write),
-            Op::Ask(lines) => lines.each().for_each(line::prefetch_to_read),
-            Op::HandOn(lines) => lines.each().for_each(line::hand_on),
-            Op::HandOnHall => desk.hall(number).hand_on(),
+            Op::Else => return Ok(1),
+            Op::Ask(ref lines) => Lines::ask(lines),
+            Op::HandOn(ref lines) => {
+                desk.hall(number).hand_on();
+                Lines::hand_on(lines);
+            }
             Op::Arrive => _ = self.arrive(number, context, at)?,
             Op::Meet { n } => {
                 let (hall, times) = (desk.hall(number), context.arrived.get() + n);
@@ -482,7 +558,7 @@ impl Call<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(0)
     }
 
     /// Arrives, when all have that must have before; whether it is the last.
@@ -540,7 +616,8 @@ impl Call<'_> {
     /// Waits in a step of the collective with this number.
     #[inline(always)]
     fn until(&self, at: (u64, u32), ready: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
-        match ready() || self.inner.seat.waiter().soon_calmly(ready) {
+        let (waiter, calmly) = (self.inner.seat.waiter(), self.engine.desk.ranks() == 2);
+        match ready() || if calmly { waiter.soon_calmly(ready) } else { waiter.soon(ready) } {
             true => Ok(()),
             false => self.wait(at, ready),
         }
