@@ -1,0 +1,412 @@
+//! The steps of a call that looks like one before, resolved: addresses in place of spans, words together that can be, and hints about cache lines.
+//!
+//! # Lines on their way
+//! Of a call of a few words most time is that in which lines go from core to core. Where two ranks have cores of their own it is told as soon as it is known which
+//! lines will be wanted, by hints ([`partage_conduit::line`]) that change nothing but when they come:
+//! * each of them may be the last to arrive, so both ask for what the last touches before they arrive;
+//! * who is not the last hands on the line in which others arrive, and its own that the last will touch;
+//! * who has to wait before it touches lines asks for them before it waits;
+//! * a rank that has one partner asks for the line of the next letter to it at the end of a call. (Sooner, while it waits for the other's, is later: it is one more
+//!   line on its way at the same time.)
+
+use super::super::engine::{Base, Engine};
+use crate::job::Inner;
+use partage_conduit::coll::LETTER;
+use partage_conduit::contract::At;
+use partage_conduit::copy;
+use partage_conduit::line;
+use partage_conduit::wait::Cores;
+use partage_plan::coll::{Buffer, Plan, Signal, Span, Step, Totals};
+
+/// Of more bytes at a time, or more that are combined, a call takes a task, which is then worth it.
+const SHORT: usize = 16 << 10;
+const FEW: usize = 1 << 10;
+/// So many lines are worth to be asked for.
+const ASKED: usize = 32;
+/// So many words are carried at a time.
+const TOGETHER: usize = 8;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    /// In the source (0) or destination (1), memory of this rank's own whose address each call has.
+    In(usize, usize),
+    /// In an array, which stays where it is. Others may touch it, though a right program does not.
+    Fixed(*mut u8),
+}
+
+#[derive(Debug)]
+pub(super) enum Op {
+    /// Of so many bytes, as the others; of letters, no more than they have.
+    Copy {
+        src: Place,
+        dst: Place,
+        len: usize,
+    },
+    /// Words of arrays: from where, and to where, none of which is one from where.
+    Words(Box<[(*mut u8, *mut u8)]>),
+    /// To the memory of another, which is told.
+    Put {
+        to: usize,
+        src: Place,
+        dst: Place,
+        len: usize,
+    },
+    Combine {
+        src: Place,
+        dst: Place,
+        len: usize,
+        before: bool,
+    },
+    Send {
+        to: usize,
+        src: Place,
+        len: usize,
+    },
+    Take {
+        from: usize,
+        dst: Place,
+        len: usize,
+    },
+    TakeCombine {
+        from: usize,
+        dst: Place,
+        len: usize,
+        before: bool,
+    },
+    Signal {
+        to: usize,
+        signal: Signal,
+    },
+    Wait {
+        from: usize,
+        signal: Signal,
+        n: u64,
+    },
+    /// Arrives; if it is not the last, so many steps are left out.
+    Last {
+        steps: usize,
+    },
+    Arrive,
+    Meet {
+        n: u64,
+    },
+    Release,
+    Released,
+    /// What follows is for who is not the last.
+    Else,
+    /// Asks for lines, before it is waited for what allows to touch them.
+    Ask(Box<[Lines]>),
+    /// Another is going to arrive in the hall, and to want these lines of this rank's.
+    HandOn(Box<[Lines]>),
+}
+
+/// The steps of a plan, resolved.
+#[derive(Debug)]
+pub(in super::super) struct Quick {
+    /// With the number of the step of which each is one.
+    pub(super) ops: Box<[(Op, u32)]>,
+    pub(super) totals: Totals,
+    /// The only rank that letters go to, or come from.
+    pub(super) partner: Option<usize>,
+}
+
+/// Lines of an array that steps touch: where, how many, whether they are written to, and whether they are this rank's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lines {
+    at: *mut u8,
+    count: usize,
+    to_write: bool,
+    mine: bool,
+}
+
+impl Lines {
+    #[inline(always)]
+    fn each(&self) -> impl Iterator<Item = *const u8> {
+        let at = self.at.cast_const();
+        (0..self.count).map(move |i| at.wrapping_add(i * LINE))
+    }
+
+    // (Not in the loop over steps, whose registers are few.)
+    #[inline(never)]
+    pub fn ask(lines: &[Lines]) {
+        for run in lines {
+            match run.to_write {
+                true => run.each().for_each(line::prefetch_to_write),
+                false => run.each().for_each(line::prefetch_to_read),
+            }
+        }
+    }
+
+    #[inline(never)]
+    pub fn hand_on(lines: &[Lines]) {
+        lines.iter().for_each(|run| run.each().for_each(line::hand_on));
+    }
+}
+
+impl Op {
+    /// Adds a step. Words that one rank carries for all are loaded together, and then stored: each has to come from another core, and to go to one, and a load after a store to
+    /// the same place of another page (all ranks have what belongs together at the same places of pages) waits until that has got there.
+    fn add(to: &mut Vec<Op>, op: Op) {
+        let pair = |op: &Op| match *op {
+            Op::Copy { src: Place::Fixed(src), dst: Place::Fixed(dst), len }
+                if is_word(src, len) && is_word(dst, len) =>
+            {
+                Some((src, dst))
+            }
+            _ => None,
+        };
+        let Some(next) = pair(&op) else { return to.push(op) };
+        let is_apart = |pairs: &[(*mut u8, *mut u8)]| {
+            pairs.len() < TOGETHER && pairs.iter().all(|&(src, dst)| src != next.1 && dst != next.0)
+        };
+        match to.last_mut() {
+            Some(Op::Words(pairs)) if is_apart(pairs) => *pairs = pairs.iter().copied().chain([next]).collect(),
+            Some(last) if pair(last).is_some_and(|first| is_apart(&[first])) => {
+                *last = Op::Words(pair(last).into_iter().chain([next]).collect());
+            }
+            _ => to.push(op),
+        }
+    }
+}
+
+/// Copies words.
+///
+/// # Safety
+/// They are aligned, and of memory that is mapped.
+// (Not in the loop over steps, whose registers are few.)
+#[inline(never)]
+pub(super) unsafe fn copy_words(pairs: &[(*mut u8, *mut u8)]) {
+    /// In registers.
+    #[inline(always)]
+    unsafe fn some<const N: usize>(pairs: &[(*mut u8, *mut u8)]) {
+        let pairs: &[_; N] = pairs.try_into().expect("so many");
+        // SAFETY: passed on to the caller.
+        let words = pairs.map(|(src, _)| unsafe { copy::load::<u64>(src) });
+        // SAFETY: the same.
+        words.iter().zip(pairs).for_each(|(&word, &(_, dst))| unsafe { copy::store(dst, word) });
+    }
+    macro_rules! of {
+        ($($n:literal)+) => {
+            match pairs.len() {
+                // SAFETY: passed on to the caller.
+                $($n => unsafe { some::<$n>(pairs) },)+
+                n => unreachable!("{n} words at a time"),
+            }
+        };
+    }
+    of!(2 3 4 5 6 7 8);
+}
+
+/// Are these bytes a word? Many are.
+#[inline(always)]
+pub(super) fn is_word(at: *mut u8, len: usize) -> bool {
+    len == 8 && at.addr().is_multiple_of(8)
+}
+
+impl Engine {
+    /// The steps of this plan, if all of them can be resolved.
+    pub(super) fn quick(&self, inner: &Inner, plan: &Plan, bases: &[Base; 2]) -> Option<Quick> {
+        let mut ops = vec![];
+        // Ranks that share a core have each other's lines, and of many nobody knows who wants them next.
+        let hints = self.desk.ranks() == 2 && inner.seat.waiter().cores() == Cores::Own;
+        for (i, step) in plan.steps.iter().enumerate() {
+            let mut push = |op| ops.push((op, i as u32));
+            match step {
+                Step::Last { steps } => {
+                    let lines = if hints { self.touched(inner, steps, bases) } else { Box::default() };
+                    let mine = lines.iter().filter(|line| line.mine).copied().collect();
+                    if !lines.is_empty() {
+                        push(Op::Ask(lines));
+                    }
+                    let mut last = vec![];
+                    for step in steps {
+                        Op::add(&mut last, self.op(inner, step, bases)?);
+                    }
+                    push(Op::Last { steps: last.len() + usize::from(hints) });
+                    last.into_iter().for_each(&mut push);
+                    if hints {
+                        push(Op::Else);
+                        push(Op::HandOn(mine));
+                    }
+                }
+                step => {
+                    if hints && matches!(step, Step::Wait { .. }) {
+                        let lines = self.touched(inner, &plan.steps[i + 1..], bases);
+                        if !lines.is_empty() {
+                            push(Op::Ask(lines));
+                        }
+                    }
+                    push(self.op(inner, step, bases)?);
+                }
+            }
+        }
+        let partner = |(op, _): &(Op, u32)| match op {
+            Op::Send { to: with, .. } | Op::Take { from: with, .. } | Op::TakeCombine { from: with, .. } => Some(*with),
+            _ => None,
+        };
+        let mut partners = ops.iter().filter_map(partner);
+        let partner = partners.next().filter(|first| hints && partners.all(|other| other == *first));
+        (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals: plan.totals.clone(), partner })
+    }
+
+    /// The lines of arrays that are touched by these steps, as far as they are short and wait for nothing; of many only those of others.
+    fn touched(&self, inner: &Inner, steps: &[Step], bases: &[Base; 2]) -> Box<[Lines]> {
+        let mut lines: Vec<Lines> = vec![];
+        for step in steps {
+            let me = self.desk.rank();
+            let sides = match *step {
+                Step::Copy { src, dst } => [(me, src), (me, dst)],
+                Step::Get { from, src, dst } | Step::Combine { from, src, dst, .. } => [(from, src), (me, dst)],
+                Step::Carry { from, src, to, dst } => [(from, src), (to, dst)],
+                _ => break,
+            };
+            for ((of, span), to_write) in sides.into_iter().zip([false, true]) {
+                let place = if span.len > FEW { None } else { self.place(inner, of, span, bases) };
+                let Some(Place::Fixed(start)) = place else { continue };
+                for at in (0..span.len).step_by(LINE).map(|at| start.wrapping_add(at)) {
+                    match lines.iter_mut().find(|line| line.at.addr() / LINE == at.addr() / LINE) {
+                        Some(line) => line.to_write |= to_write,
+                        None => lines.push(Lines { at, count: 1, to_write, mine: of == me }),
+                    }
+                }
+            }
+        }
+        if lines.len() > ASKED {
+            lines.retain(|line| !line.mine);
+        }
+        if lines.len() > ASKED {
+            return Box::default();
+        }
+        lines.dedup_by(|next, run| {
+            let is_next = (next.to_write, next.mine) == (run.to_write, run.mine)
+                && next.at == run.at.wrapping_add(run.count * LINE);
+            run.count += usize::from(is_next);
+            is_next
+        });
+        lines.into()
+    }
+
+    fn op(&self, inner: &Inner, step: &Step, bases: &[Base; 2]) -> Option<Op> {
+        let me = self.desk.rank();
+        let place = |of: usize, span: Span| self.place(inner, of, span, bases);
+        Some(match *step {
+            Step::Copy { src, .. } | Step::Get { src, .. } | Step::Carry { src, .. } | Step::Put { src, .. }
+                if src.len > SHORT =>
+            {
+                return None;
+            }
+            Step::Combine { dst, .. } if dst.len > FEW => return None,
+            Step::Put { to, src, dst } => Op::Put { to, src: place(me, src)?, dst: place(to, dst)?, len: src.len },
+            Step::Copy { src, dst } => Op::Copy { src: place(me, src)?, dst: place(me, dst)?, len: src.len },
+            Step::Get { from, src, dst } => Op::Copy { src: place(from, src)?, dst: place(me, dst)?, len: src.len },
+            Step::Carry { from, src, to, dst } => {
+                Op::Copy { src: place(from, src)?, dst: place(to, dst)?, len: src.len }
+            }
+            Step::Combine { from, src, dst, before } => {
+                Op::Combine { src: place(from, src)?, dst: place(me, dst)?, len: dst.len, before }
+            }
+            Step::Send { to, ref src } => match src[..] {
+                [src] if src.len <= LETTER => Op::Send { to, src: place(me, src)?, len: src.len },
+                _ => return None,
+            },
+            Step::Take { from, ref dst } => match dst[..] {
+                [dst] if dst.len <= LETTER => Op::Take { from, dst: place(me, dst)?, len: dst.len },
+                _ => return None,
+            },
+            Step::TakeCombine { from, dst, before } if dst.len <= LETTER => {
+                Op::TakeCombine { from, dst: place(me, dst)?, len: dst.len, before }
+            }
+            Step::Signal { to, signal } => Op::Signal { to, signal },
+            Step::Wait { from, signal, n } => Op::Wait { from, signal, n: n as u64 },
+            Step::Release => Op::Release,
+            Step::Released => Op::Released,
+            Step::Arrive => Op::Arrive,
+            Step::Meet { n } => Op::Meet { n: n as u64 },
+            Step::Each { .. } | Step::Claim { .. } | Step::Last { .. } | Step::TakeCombine { .. } => return None,
+        })
+    }
+
+    fn place(&self, inner: &Inner, of: usize, span: Span, bases: &[Base; 2]) -> Option<Place> {
+        let (side, base) = match span.buffer {
+            // Another in each context.
+            Buffer::Scratch => return None,
+            Buffer::Source => (0, &bases[0]),
+            Buffer::Dest => (1, &bases[1]),
+        };
+        let is_mine = of == self.desk.rank();
+        match base {
+            Base::Private(_) => is_mine.then_some(Place::In(side, span.at)),
+            shared => {
+                let table = if is_mine { inner.own_table() } else { &inner.guarded };
+                let part = shared.at(self, of);
+                table.locate(At { offset: part.offset + span.at as u64, ..part }, span.len).map(Place::Fixed)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copies(words: &mut [u64], pairs: &[(usize, usize)]) -> Vec<Op> {
+        let start = words.as_mut_ptr();
+        let at = |i: usize| Place::Fixed(start.wrapping_add(i).cast());
+        let mut ops = vec![];
+        for &(src, dst) in pairs {
+            Op::add(&mut ops, Op::Copy { src: at(src), dst: at(dst), len: 8 });
+        }
+        for op in &ops {
+            match op {
+                // SAFETY: words of the slice.
+                Op::Words(pairs) => unsafe { copy_words(pairs) },
+                Op::Copy { src: Place::Fixed(src), dst: Place::Fixed(dst), len } => {
+                    // SAFETY: the same, and two of them.
+                    unsafe { copy::between(*dst, *src, *len) }
+                }
+                _ => unreachable!("only copies"),
+            }
+        }
+        ops
+    }
+
+    #[test]
+    fn words_are_carried_together() {
+        for n in 1..=3 * TOGETHER {
+            let mut words: Vec<u64> = (0..2 * n as u64).collect();
+            let pairs: Vec<_> = (0..n).map(|i| (i, n + i)).collect();
+            let ops = copies(&mut words, &pairs);
+            assert_eq!(ops.len(), n.div_ceil(TOGETHER));
+            assert!((0..2 * n).all(|i| words[i] == (i % n) as u64), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_carried_is_carried_on() {
+        let mut words = [7, 0, 0, 0, 5, 0];
+        let ops = copies(&mut words, &[(0, 1), (1, 2), (2, 3), (4, 5), (5, 0)]);
+        assert_eq!(words, [5, 7, 7, 7, 5, 5]);
+        assert_eq!(ops.len(), 4, "{ops:?}");
+    }
+
+    #[test]
+    fn a_word_that_was_read_is_written_later() {
+        let mut words = [1, 2, 3];
+        assert_eq!(copies(&mut words, &[(0, 1), (2, 0)]).len(), 2);
+        assert_eq!(words, [3, 1, 3]);
+    }
+
+    #[test]
+    fn what_is_no_word_is_left_alone() {
+        let mut words = [1u64, 2, 3, 4];
+        let start = words.as_mut_ptr().cast::<u8>();
+        let at = |i: usize| Place::Fixed(start.wrapping_add(i));
+        let mut ops = vec![];
+        for (src, dst, len) in [(0, 8, 8), (1, 16, 8), (0, 24, 4), (0, 24, 8)] {
+            Op::add(&mut ops, Op::Copy { src: at(src), dst: at(dst), len });
+        }
+        assert!(ops.len() == 4 && ops.iter().all(|op| matches!(op, Op::Copy { .. })), "{ops:?}");
+    }
+}
