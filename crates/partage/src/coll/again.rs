@@ -2,8 +2,9 @@
 //!
 //! A call is known by its [`Look`]: what the caller has said, and the buffers by the numbers of arrays or the lengths of memory. If one like it was right,
 //! it is. What passes at once between ranks of a node is also kept as [`Quick`] steps (see [`quick`]), in which everything is resolved that does not change from call to call: they are the steps of the
-//! plan, one for one, and touch the same words in the same order as [`super::steps`], by the same functions of the engine; so what
-//! the checker of plans has decided holds for them.
+//! plan, and touch the same words in the same order as [`super::steps`], by the same functions of the engine; so what
+//! the checker of plans has decided holds for them. Only what the last to arrive does before it releases the others, while nobody else touches anything, may have another order:
+//! words that do not depend on each other are all loaded before they are stored.
 //!
 //! Does not contain: what can wait for the network, is started, compared with others' calls, passes in parts, or is long. That is done by tasks.
 
@@ -134,7 +135,7 @@ impl Call<'_> {
         match *op {
             // SAFETY: places in buffers of this call, or that are mapped; a plan moves nothing to where it is, and has nothing touched by two.
             Op::Copy { src, dst, len } => unsafe { copy::between(self.at(dst), self.at(src), len) },
-            // SAFETY: the same, and tested.
+            // SAFETY: the same, and they were found to be aligned.
             Op::Words(ref pairs) => unsafe { copy_words(pairs) },
             Op::Put { to, src, dst, len } => {
                 // SAFETY: the same.

@@ -6,7 +6,7 @@
 //! * each of them may be the last to arrive, so both ask for what the last touches before they arrive;
 //! * who is not the last hands on the line in which others arrive, and its own that the last will touch;
 //! * who has to wait before it touches lines asks for them before it waits;
-//! * a rank that has one partner asks for the line of the next letter to it at the end of a call. (Sooner, while it waits for the other's, is later: it is one more
+//! * who writes or reads a letter asks for the line of its next one at the end of the call. (Sooner, while it waits for the other's, is later: it is one more
 //!   line on its way at the same time.)
 
 use super::super::engine::{Base, Engine};
@@ -108,7 +108,7 @@ pub(in super::super) struct Quick {
     /// With the number of the step of which each is one.
     pub(super) ops: Box<[(Op, u32)]>,
     pub(super) totals: Totals,
-    /// The only rank that letters go to, or come from.
+    /// The other of two that write letters.
     pub(super) partner: Option<usize>,
 }
 
@@ -171,14 +171,17 @@ impl Op {
     }
 }
 
-/// Copies words.
+/// Copies 2 to [`TOGETHER`] words.
 ///
 /// # Safety
-/// They are aligned, and of memory that is mapped.
+/// They are aligned, and of memory that is mapped and to which no reference exists.
 // (Not in the loop over steps, whose registers are few.)
 #[inline(never)]
 pub(super) unsafe fn copy_words(pairs: &[(*mut u8, *mut u8)]) {
-    /// In registers.
+    /// Of so many, in registers.
+    ///
+    /// # Safety
+    /// The same.
     #[inline(always)]
     unsafe fn some<const N: usize>(pairs: &[(*mut u8, *mut u8)]) {
         let pairs: &[_; N] = pairs.try_into().expect("so many");
@@ -242,12 +245,8 @@ impl Engine {
                 }
             }
         }
-        let partner = |(op, _): &(Op, u32)| match op {
-            Op::Send { to: with, .. } | Op::Take { from: with, .. } | Op::TakeCombine { from: with, .. } => Some(*with),
-            _ => None,
-        };
-        let mut partners = ops.iter().filter_map(partner);
-        let partner = partners.next().filter(|first| hints && partners.all(|other| other == *first));
+        let is_letter = |(op, _): &_| matches!(op, Op::Send { .. } | Op::Take { .. } | Op::TakeCombine { .. });
+        let partner = (hints && ops.iter().any(is_letter)).then(|| 1 - self.desk.rank());
         (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals: plan.totals.clone(), partner })
     }
 
