@@ -147,14 +147,14 @@ impl Call<'_> {
             Op::Send { to, src, len } => {
                 let peer = &context.peers[to];
                 let sent = peer.letters_sent.get();
-                if peer.letters_taken.get() < sent {
+                if peer.letters_taken.get() < sent && !engine.must_have_taken(number, to) {
                     engine.look_what_was_taken(to);
                     if peer.letters_taken.get() < sent {
                         let taken = &desk.from(to).taken[number];
                         self.until(at, || taken.get() >= sent)?;
-                        peer.letters_taken.set(sent);
                     }
                 }
+                peer.letters_taken.set(sent);
                 peer.letters_sent.set(sent + 1);
                 let src = self.at(src);
                 if is_word(src, len) {
@@ -166,12 +166,13 @@ impl Call<'_> {
                     unsafe { copy::between(words.as_mut_ptr().cast(), src, len) };
                     engine.post(number, to, &words[..len.div_ceil(8)], sent + 1);
                 }
+                engine.sent(number, to, at.0);
                 if quick.partner.is_none() {
                     engine.ask_ahead(number, to);
                 }
             }
             Op::Take { from, dst, len } => {
-                let next = self.letter(number, context, from, at)?;
+                self.letter(number, context, from, at)?;
                 let (letter, dst) = (&desk.from(from).told[number].letter, self.at(dst));
                 let mut words = [0; WORDS];
                 if is_word(dst, len) {
@@ -183,16 +184,16 @@ impl Call<'_> {
                     // SAFETY: as above.
                     unsafe { copy::between(dst, words.as_ptr().cast(), len) };
                 }
-                engine.was_taken(number, from, next);
+                engine.was_taken(at.0, number, from);
             }
             Op::TakeCombine { from, dst, len, before } => {
-                let next = self.letter(number, context, from, at)?;
+                self.letter(number, context, from, at)?;
                 let mut words = [0; WORDS];
                 desk.from(from).told[number].letter.read(&mut words[..len.div_ceil(8)]);
                 let src = Elements { at: words.as_mut_ptr().cast(), shared: false };
                 // SAFETY: as above.
                 unsafe { self.combine(src, dst, len, before) };
-                engine.was_taken(number, from, next);
+                engine.was_taken(at.0, number, from);
             }
             Op::Signal { to, signal } => engine.tell(number, to, signal),
             Op::Wait { from, signal, n } => {
@@ -269,9 +270,9 @@ impl Call<'_> {
         unsafe { (*combine).combine(dst, dst, src, len, before) };
     }
 
-    /// Waits for the next letter of `from`; its number.
+    /// Waits for the next letter of `from`.
     #[inline(always)]
-    fn letter(&self, number: usize, context: &Context, from: usize, at: (u64, u32)) -> Result<u64, Aborted> {
+    fn letter(&self, number: usize, context: &Context, from: usize, at: (u64, u32)) -> Result<(), Aborted> {
         let (got, letter) = (&context.peers[from].letters_got, &self.engine.desk.from(from).told[number].letter);
         let next = got.get() + 1;
         let came = || letter.number.get() >= next;
@@ -279,7 +280,7 @@ impl Call<'_> {
             self.wait(at, came)?;
         }
         got.set(next);
-        Ok(next)
+        Ok(())
     }
 
     /// Waits in a step of the collective with this number.

@@ -70,9 +70,10 @@ pub(crate) struct Engine {
     pub prepared: RefCell<Cache>,
     pub(super) known: RefCell<Memory>,
     pub asked: Asked,
-    /// Letters that were taken, of which their senders on this node have not been told: context, sender and number.
-    owed: RefCell<Vec<(usize, usize, u64)>>,
-    /// The same of senders on other nodes, with the number of the collective.
+    /// By member: of which letters it may not know that they were taken; and which members there are of which there are such.
+    owed: Box<[letters::Owed]>,
+    creditors: RefCell<Vec<usize>>,
+    /// Letters of members on other nodes that were taken, of which they were not told: collective, context, sender and number.
     debts: RefCell<Vec<(u64, usize, usize, u64)>>,
     /// The last collectives, and one, in which something came from each member, and in which something went to it by a message.
     heard: Box<[Cell<u64>]>,
@@ -377,7 +378,8 @@ impl Engine {
             prepared: RefCell::default(),
             known: RefCell::default(),
             asked: Asked::default(),
-            owed: RefCell::new(Vec::with_capacity(letters::OWED)),
+            owed: (0..n).map(|_| letters::Owed::default()).collect(),
+            creditors: RefCell::default(),
             debts: RefCell::default(),
             heard: (0..n).map(|_| Cell::new(0)).collect(),
             said: (0..n).map(|_| Cell::new(0)).collect(),

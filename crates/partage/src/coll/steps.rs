@@ -126,16 +126,14 @@ impl Now<'_> {
             Step::Send { to, src } => {
                 let known = self.known(*to);
                 let (sent, taken) = (known.letters_sent.get(), &desk.from(*to).taken[self.context]);
-                if known.letters_taken.get() < sent {
+                let must_have = || engine.must_have_taken(self.context, *to);
+                if known.letters_taken.get() < sent && !must_have() {
                     engine.look_what_was_taken(*to);
-                    let must_have = || engine.must_have_taken(self.context, *to);
-                    if known.letters_taken.get() < sent {
-                        if !wait!(|| taken.get() >= sent || must_have())? {
-                            return Ok(false);
-                        }
-                        known.letters_taken.set(sent);
+                    if known.letters_taken.get() < sent && !wait!(|| taken.get() >= sent || must_have())? {
+                        return Ok(false);
                     }
                 }
+                known.letters_taken.set(sent);
                 known.letters_sent.set(sent + 1);
                 self.send(*to, src, sent + 1);
             }
@@ -391,13 +389,14 @@ impl Now<'_> {
                 self.engine.ask_ahead(self.context, to);
             }
             None => {
-                self.engine.sends_far(self.context, to, self.task.epoch());
+                self.engine.says(to, self.task.epoch());
                 let Words { letter, number: offset, .. } = self.engine.words[self.context];
                 let notice = Notice::Add { offset, value: 1 };
                 let bytes = &bytemuck::cast_slice(&words)[..len];
                 self.inner.send_notice(self.task.site, At::guarded(self.engine.rank_of(to).0, letter), bytes, notice);
             }
         }
+        self.engine.sent(self.context, to, self.task.epoch());
     }
 
     /// What this rank has, combined with as much that it or another one has.
@@ -501,7 +500,7 @@ impl Now<'_> {
     #[inline(always)]
     fn taken(&self, from: usize, number: u64) {
         match self.engine.desk.to(from) {
-            Some(_) => self.engine.was_taken(self.context, from, number),
+            Some(_) => self.engine.was_taken(self.task.epoch(), self.context, from),
             None => {
                 self.engine.hears(from, self.task.epoch());
                 match self.totals.letters_again {

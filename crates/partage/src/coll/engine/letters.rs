@@ -1,14 +1,14 @@
 //! Letters, and who knows that they were taken.
 //!
-//! A sender is told late which of its letters were taken: after some of them, or when their reader has to wait. So it may have to wait
-//! for a rank that has taken all, but computes, or waits outside of collectives, until that rank enters another one: under
-//! no sync mode may a program count on more.
-//!
-//! To tell another node takes a message, and mostly it knows: a rank begins with `e` when it has ended all up to `e - `[`WINDOW`], so whoever
-//! hears from it in `e` knows that it has taken what was sent to it until then. A letter of `t` is followed by the next in its context in
-//! `t + APART` at the earliest, so its reader owes an answer when it begins with that or a later one, unless it has said anything to the sender in `t + WINDOW`
-//! or later, which the sender hears in that collective: and no collective waits for a later one. Where a rank sends another one more than one letter
-//! in a collective, each is answered at once.
+//! A rank begins with collective `e` when it has ended all up to `e - `[`WINDOW`], so whoever hears from it in `e` knows that it has taken what was sent to it
+//! until then. Mostly that is all that a sender needs: a letter of `t` is followed by the next in its context in `t + APART` at the earliest.
+//! * On a node, where to tell takes lines that go to the sender and back, a reader tells it after [`OWED`] letters between which it has not written to it; and
+//!   whoever has to wait tells all who may not know, since the letter that it waits for may be the next. That is enough: who has to write a letter to a rank that has not got so far
+//!   waits for it anyway, and the others wait for that letter. So a sender may have to wait for a rank that has taken all, but computes, or waits
+//!   outside of collectives, until that rank enters another one: under no sync mode may a program count on more.
+//! * To tell another node takes a message. A reader owes it when it begins with `t + APART` or a later one, unless it has said anything to the sender in
+//!   `t + WINDOW` or later, which the sender hears in that collective: and no collective waits for a later one. Where a rank sends another
+//!   one more than one letter in a collective, each is answered at once.
 //!
 //! In the same way, who hears from a rank in `e` knows that it has ended all that had the contexts of the next [`KNOWN_FOR`] collectives: its scratch is
 //! free there, and may be put to. So a rank does not say that ([`Signal::Free`]) to one to which it has said anything in the last so many. What it says in
@@ -22,12 +22,22 @@ use partage_conduit::record::Site;
 use partage_conduit::signal::Notice;
 use partage_conduit::sync::light_fence;
 use partage_plan::coll::Signal;
+use std::cell::Cell;
 
 /// How many collectives ahead lines of letters are asked for, where there are many.
 const AHEAD: usize = 2;
 
-/// So many letters are taken before their senders are told, unless this rank has to wait.
-pub(super) const OWED: usize = CONTEXTS / 2;
+/// So many letters of a member on this node are taken before it is told, if it is not written to meanwhile.
+const OWED: u32 = CONTEXTS as u32 / 2;
+
+/// What a member on this node may not know.
+#[derive(Debug, Default)]
+pub(super) struct Owed {
+    /// In which contexts letters of it were taken since it was told, by bits.
+    contexts: Cell<u32>,
+    /// How many were since it was written to or told.
+    letters: Cell<u32>,
+}
 
 impl Engine {
     /// Writes a letter to a member that is reached by stores and has taken the one before.
@@ -43,7 +53,7 @@ impl Engine {
     pub(in super::super) fn ask_ahead(&self, context: usize, to: usize) {
         let context = (context + AHEAD) % CONTEXTS;
         let ahead = &self.contexts[context].peers[to];
-        if ahead.letters_taken.get() == ahead.letters_sent.get() {
+        if ahead.letters_taken.get() == ahead.letters_sent.get() || self.must_have_taken(context, to) {
             self.desk.prefetch_letter(to, context);
         }
     }
@@ -56,14 +66,18 @@ impl Engine {
         debts.push((epoch, context, from, number));
     }
 
-    /// A letter of a member that is reached by stores has been read; it is told later.
+    /// A letter of a member that is reached by stores has been read; it is told later, if it has to be.
     #[inline(always)]
-    pub(in super::super) fn was_taken(&self, context: usize, from: usize, number: u64) {
-        let mut owed = self.owed.borrow_mut();
-        owed.push((context, from, number));
-        if owed.len() == OWED {
-            drop(owed);
-            self.tell_all();
+    pub(in super::super) fn was_taken(&self, epoch: u64, context: usize, from: usize) {
+        self.hears(from, epoch);
+        let Owed { contexts, letters } = &self.owed[from];
+        if contexts.get() == 0 {
+            self.creditors.borrow_mut().push(from);
+        }
+        contexts.set(contexts.get() | 1 << context);
+        letters.set(letters.get() + 1);
+        if letters.get() == OWED {
+            self.tell_what_was_taken();
         }
     }
 
@@ -82,18 +96,17 @@ impl Engine {
         self.heard[from].set(self.heard[from].get().max(epoch + 1));
     }
 
-    /// Has this member, on another node, taken the last letter that went to it in this context, as can be told from what came from it since?
+    /// Has this member taken the last letter that went to it in this context, as can be told from what came from it since?
     #[inline(always)]
     pub(in super::super) fn must_have_taken(&self, context: usize, by: usize) -> bool {
-        let is_far = self.desk.to(by).is_none();
-        is_far && self.heard[by].get() > self.contexts[context].peers[by].letter_of.get() + WINDOW
+        self.heard[by].get() > self.contexts[context].peers[by].letter_of.get() + WINDOW
     }
 
-    /// A letter goes to a member on another node.
-    #[cold]
-    pub(in super::super) fn sends_far(&self, context: usize, to: usize, epoch: u64) {
+    /// A letter has gone to a member.
+    #[inline(always)]
+    pub(in super::super) fn sent(&self, context: usize, to: usize, epoch: u64) {
         self.contexts[context].peers[to].letter_of.set(epoch);
-        self.says(to, epoch);
+        self.owed[to].letters.set(0);
     }
 
     /// Something goes to a member by a message for which that one waits in this collective.
@@ -141,23 +154,29 @@ impl Engine {
         inner.send_notice(site, At::guarded(self.rank_of(from).0, 0), &[], notice);
     }
 
-    /// Tells senders which of their letters were taken, so that they may write others. Whoever waits does it before: a sender may be what
-    /// it waits for.
+    /// Tells senders on this node which of their letters were taken, so that they may write others.
     #[inline]
     pub(super) fn tell_what_was_taken(&self) {
-        if !self.owed.borrow().is_empty() {
+        if !self.creditors.borrow().is_empty() {
             self.tell_all();
         }
     }
 
     #[inline(never)]
     fn tell_all(&self) {
-        let mut owed = self.owed.borrow_mut();
-        for &(context, from, number) in owed.iter() {
-            self.desk.to(from).expect("reached by stores").taken[context].set(number);
+        let mut creditors = self.creditors.borrow_mut();
+        for &from in creditors.iter() {
+            let Owed { contexts, letters } = &self.owed[from];
+            let taken = &self.desk.to(from).expect("reached by stores").taken;
+            let mut left = contexts.replace(0);
+            while left != 0 {
+                let context = left.trailing_zeros() as usize;
+                taken[context].set(self.contexts[context].peers[from].letters_got.get());
+                left &= left - 1;
+            }
+            letters.set(0);
         }
         light_fence();
-        owed.iter().for_each(|&(_, from, _)| self.desk.ring(from));
-        owed.clear();
+        creditors.drain(..).for_each(|from| self.desk.ring(from));
     }
 }
