@@ -130,7 +130,7 @@ fn behind(job: &Job) {
 /// A rank has started to gather what another one has not sent, and goes on: it tells a third what that one may conclude, who then sends as much as it
 /// may.
 fn behind_its_own(job: &Job) {
-    let (me, size, n) = (job.rank().index(), job.size(), 100);
+    let (me, size) = (job.rank().index(), job.size());
     if size < 3 {
         return;
     }
@@ -138,7 +138,8 @@ fn behind_its_own(job: &Job) {
     for round in 0..12 {
         let apart = 1 + (round + round / size) % (size - 2);
         let [sends, gathers, late] = [0, apart, apart + 1].map(|i| (round + i) % size);
-        for told in [1, 3, 5, 7] {
+        // Letters, and what is put.
+        for (told, n) in [1, 3, 5, 7].into_iter().flat_map(|told| [(told, 1), (told, 100)]) {
             if me == late {
                 falls_behind(job, 4);
             }
@@ -146,7 +147,7 @@ fn behind_its_own(job: &Job) {
             let mine = vec![of(round, 99, me); n];
             let mut all = vec![0; n * size];
             let mut blocks: Vec<Vec<u64>> =
-                (0..told + 20).map(|i| vec![if me == roots(i) { of(round, i, me) } else { 0 }; size * n]).collect();
+                (0..told + 20).map(|i| vec![if me == roots(i) { of(round, i, me) } else { 0 }; n * n.min(size)]).collect();
             job.scope(|s| {
                 let mut events = vec![job.gather(&mine).to(&mut all[..]).root(TeamRank(gathers as u32)).start(s)];
                 for (i, block) in blocks.iter_mut().enumerate() {
@@ -154,7 +155,7 @@ fn behind_its_own(job: &Job) {
                 }
                 events.into_iter().for_each(|event| event.wait());
             });
-            let what = format!("{sends} sends, {gathers} gathers, {late} is late, told {told} times");
+            let what = format!("{sends} sends, {gathers} gathers, {late} is late, told {told} times, {n} words");
             for (i, block) in blocks.iter().enumerate() {
                 assert!(block.iter().all(|&word| word == of(round, i, roots(i))), "broadcast {i}: {what}");
             }
