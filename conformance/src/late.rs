@@ -138,16 +138,18 @@ fn behind_its_own(job: &Job) {
     for round in 0..12 {
         let apart = 1 + (round + round / size) % (size - 2);
         let [sends, gathers, late] = [0, apart, apart + 1].map(|i| (round + i) % size);
-        // Letters, and what is put.
-        for (told, n) in [1, 3, 5, 7].into_iter().flat_map(|told| [(told, 1), (told, 100)]) {
+        for told in [1, 3, 5, 7] {
+            // Letters, and what is put.
+            let n = [1, 100][(round + told / 2) % 2];
             if me == late {
                 falls_behind(job, 4);
             }
             let roots = |i: usize| if i < told { gathers } else { sends };
             let mine = vec![of(round, 99, me); n];
             let mut all = vec![0; n * size];
-            let mut blocks: Vec<Vec<u64>> =
-                (0..told + 20).map(|i| vec![if me == roots(i) { of(round, i, me) } else { 0 }; n * n.min(size)]).collect();
+            let mut blocks: Vec<Vec<u64>> = (0..told + 20)
+                .map(|i| vec![if me == roots(i) { of(round, i, me) } else { 0 }; n * n.min(size)])
+                .collect();
             job.scope(|s| {
                 let mut events = vec![job.gather(&mine).to(&mut all[..]).root(TeamRank(gathers as u32)).start(s)];
                 for (i, block) in blocks.iter_mut().enumerate() {
