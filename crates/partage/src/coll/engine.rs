@@ -70,7 +70,7 @@ pub(crate) struct Engine {
     pub prepared: RefCell<Cache>,
     pub(super) known: RefCell<Memory>,
     pub asked: Asked,
-    /// By member: of which letters it may not know that they were taken; and which members there are of which there are such.
+    /// By member: of which letters it may not know that they were taken; and the members of whose there are such.
     owed: Box<[letters::Owed]>,
     creditors: RefCell<Vec<usize>>,
     /// Letters of members on other nodes that were taken, of which they were not told: collective, context, sender and number.

@@ -3,8 +3,8 @@
 //! A rank begins with collective `e` when it has ended all up to `e - `[`WINDOW`], so whoever hears from it in `e` knows that it has taken what was sent to it
 //! until then. Mostly that is all that a sender needs: a letter of `t` is followed by the next in its context in `t + APART` at the earliest.
 //! * On a node, where to tell takes lines that go to the sender and back, a reader tells it after [`OWED`] letters between which it has not written to it; and
-//!   whoever has to wait tells all who may not know, since the letter that it waits for may be the next. That is enough: who has to write a letter to a rank that has not got so far
-//!   waits for it anyway, and the others wait for that letter. So a sender may have to wait for a rank that has taken all, but computes, or waits
+//!   whoever has to wait tells all who may not know, since the letter that it waits for may be the next. That is enough: the rank that a sender waits for has to take the next letter in
+//!   the same collective, so it waits there for that one, or for something before it, and tells. So a sender may have to wait for a rank that has taken all, but computes, or waits
 //!   outside of collectives, until that rank enters another one: under no sync mode may a program count on more.
 //! * To tell another node takes a message. A reader owes it when it begins with `t + APART` or a later one, unless it has said anything to the sender in
 //!   `t + WINDOW` or later, which the sender hears in that collective: and no collective waits for a later one. Where a rank sends another
