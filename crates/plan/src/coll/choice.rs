@@ -157,7 +157,7 @@ impl Table {
         all_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-512k:coop@16k;512k-:slices:split \
         all_reduce.node.all.crowded:0-4k:last;4k-32k:coop@8k;32k-:coop@16k \
         all_reduce.node.all:0-1k:last;1k-:slices:split \
-        reduce.node.all.two:0-1k:leader;1k-512k:flat:pull;512k-:slices:split \
+        reduce.node.all.two:0-1k:leader;1k-2m:flat:pull;2m-:slices:split \
         reduce.node.all.crowded:0-4k:last;4k-256k:flat:pull;256k-:coop@16k \
         reduce.node.all:0-1k:last;1k-:slices:split \
         prefix_reduce.node.all.two:0-256:last;256-:flat:pull \

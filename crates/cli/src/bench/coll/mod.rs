@@ -54,10 +54,13 @@ pub struct Options {
     /// Rounds that count
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Numbers of ranks, processes all
+    /// Numbers of ranks
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,4,8,16")]
     #[arg(value_parser = clap::value_parser!(u64).range(2..=MOST_RANKS as u64))]
     ranks: Vec<u64>,
+    /// Processes of which the library's ranks are threads [default: one for each rank]; MPI's ranks are processes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    procs: Option<u64>,
     /// Bytes of a block
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "8,1k,64k,1m", value_parser = cells::size)]
     bytes: Vec<usize>,
@@ -76,6 +79,13 @@ pub struct Options {
     /// Only the library and the code by hand
     #[arg(long)]
     no_peers: bool,
+}
+
+impl Options {
+    /// How many processes a job of so many ranks has.
+    fn procs(&self, ranks: usize) -> usize {
+        self.procs.map_or(ranks, |procs| procs as usize)
+    }
 }
 
 /// A name that there is; else it is said here, once, and not by each rank.
@@ -162,6 +172,9 @@ fn check(options: &Options, cores: usize) -> Result<(), String> {
     if options.cores < 2 || options.cores > cores {
         return Err(format!("--cores: there are {cores}, and two are needed"));
     }
+    if let Some(ranks) = options.ranks.iter().find(|&&ranks| options.procs(ranks as usize) > ranks as usize) {
+        return Err(format!("--procs: {ranks} ranks are in {ranks} processes at most"));
+    }
     if jobs(options).iter().all(|(_, cells)| cells.is_empty()) {
         let only = options.only.join(", ");
         return Err(format!("no figure is called {only}; they are called as in broadcast/8/2/all-all"));
@@ -181,6 +194,8 @@ fn jobs(options: &Options) -> Vec<(usize, Vec<Cell>)> {
 /// One figure.
 struct Figure {
     name: String,
+    /// Processes of the library's side.
+    procs: usize,
     touched: bool,
     value: f64,
     /// What the touching takes by itself, which is not in the value.
@@ -209,8 +224,9 @@ impl Figure {
     fn json(&self) -> String {
         let number = |x: Option<f64>| x.filter(|x| x.is_finite()).map_or("null".into(), digits);
         let mut text = format!(
-            r#"{{"name":"{}","touched":{},"value":{},"unit":"us""#,
+            r#"{{"name":"{}","procs":{},"touched":{},"value":{},"unit":"us""#,
             self.name,
+            self.procs,
             self.touched,
             number(Some(self.value))
         );
@@ -274,6 +290,7 @@ fn table(figures: &[Figure]) -> Table {
 /// The job and the MPIs.
 struct Sides {
     ranks: usize,
+    procs: usize,
     cores: usize,
     programs: Programs,
 }
@@ -314,7 +331,8 @@ fn touching(kinds: &[Kind], side: usize) -> Option<Touching> {
 
 impl Sides {
     fn start(options: &Options, ranks: usize, cores: &[usize]) -> Result<Sides, String> {
-        let mut sides = Sides { ranks, cores: options.cores, programs: Programs::new()? };
+        let procs = options.procs(ranks);
+        let mut sides = Sides { ranks, procs, cores: options.cores, programs: Programs::new()? };
         // The ranks inherit it.
         topology::allow(&cores[..options.cores]);
         let started = sides.start_all(options);
@@ -327,7 +345,8 @@ impl Sides {
         for (option, value) in [("--algorithm", &options.algorithm), ("--named", &options.against)] {
             args.extend(value.iter().flat_map(|value| [option, value]));
         }
-        self.programs.add_job(self.ranks, |_| (), &args)?;
+        let procs = self.procs.to_string();
+        self.programs.add_job(self.ranks, |job| _ = job.args(["--procs", &procs]), &args)?;
         let share_cores = self.ranks > options.cores;
         for library in [&OPEN_MPI, &MPICH] {
             // MPICH spins: where ranks share cores it takes milliseconds for anything.
@@ -387,14 +406,17 @@ impl Sides {
             let peer = |library: &Library| side_of(library.name).and_then(|side| find(&|k| k.side == side));
             let m = compare(i, None);
             let after = median(rounds.iter().map(|r| r.1).collect()).unwrap_or(f64::NAN);
+            // Of two ranks it is that of two processes.
+            let has_limit = self.cores == 2 && (self.ranks > 2 || self.procs == self.ranks);
             figures.push(Figure {
+                procs: self.procs,
                 touched: cell.touched,
                 value: m.value,
                 touching: ours,
                 floor: compared(i, floor),
                 floor_limit: cell.floor_limit(mode),
                 peer: compared(i, peer(&OPEN_MPI)),
-                peer_limit: cell.peer_limit(self.ranks, mode).filter(|_| self.cores == 2),
+                peer_limit: cell.peer_limit(self.ranks, mode).filter(|_| has_limit),
                 mpich: compared(i, peer(&MPICH)),
                 against: compared(i, by(By::Named(0), mode)),
                 handoff: (m.handoff.unwrap_or(f64::NAN), after),
@@ -594,7 +616,10 @@ mod tests {
         assert!(check(&some, 2).is_ok());
         assert!(check(&parse("--only reduction").unwrap(), 2).is_err_and(|why| why.contains("broadcast/8/2/all-all")));
         assert!(check(&parse("--cores 4").unwrap(), 2).is_err_and(|why| why.contains("--cores")));
-        for bad in ["--ranks 1", "--ranks 65", "--bytes 7", "--rounds 0", "--ranks x"] {
+        assert!(check(&parse("--ranks 16,4 --procs 8").unwrap(), 2).is_err_and(|why| why.contains("--procs: 4 ranks")));
+        assert_eq!([4, 16].map(|ranks| parse("--procs 3").unwrap().procs(ranks)), [3, 3]);
+        assert_eq!(parse("").unwrap().procs(16), 16);
+        for bad in ["--procs 0", "--ranks 1", "--ranks 65", "--bytes 7", "--rounds 0", "--ranks x"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }
@@ -603,6 +628,7 @@ mod tests {
     fn figures_are_printed() {
         let figure = Figure {
             name: "gather/8/2/all-all".into(),
+            procs: 2,
             touched: true,
             value: 0.25,
             touching: Some(0.125),
@@ -619,7 +645,7 @@ mod tests {
         assert_eq!(
             figure.json(),
             concat!(
-                r#"{"name":"gather/8/2/all-all","touched":true,"value":0.25,"unit":"us","floor":0.2,"ratio":1.25,"#,
+                r#"{"name":"gather/8/2/all-all","procs":2,"touched":true,"value":0.25,"unit":"us","floor":0.2,"ratio":1.25,"#,
                 r#""peer":0.5,"peer_ratio":0.5,"mpich":null,"mpich_ratio":null,"against":null,"against_ratio":null,"#,
                 r#""touching":0.125,"before":70,"after":71.5,"rounds":9,"discarded":1}"#
             )
