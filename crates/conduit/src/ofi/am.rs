@@ -66,7 +66,7 @@ const _: () = assert!(LONGEST - size_of::<u64>() <= UNIT * MOST as usize);
 pub(super) const BUFFERS: usize = 64;
 /// How long a provider may take to accept them all.
 pub(super) const POSTING: Duration = Duration::from_secs(10);
-/// Bounce buffers.
+/// Bounce buffers, at most.
 pub(super) const BOUNCES: usize = 64;
 /// Longer ones are not injected whatever the provider takes.
 const INJECTED: usize = 128;
@@ -369,7 +369,7 @@ impl Net {
             bytes[from..][..payload.len()].copy_from_slice(payload);
         };
         let peer = self.peers[process].expect("a process of another node");
-        let posted = if len <= self.endpoint.inject_size().min(INJECTED) {
+        let posted = if len <= self.endpoint.injects().min(INJECTED) {
             let mut bytes = [0; INJECTED];
             fill(&mut bytes);
             self.endpoint.inject(peer, &bytes[..len])
@@ -407,7 +407,8 @@ impl Net {
     fn take_bounce(&self) -> Option<&Bounce> {
         let start = self.next_bounce.fetch_add(1, Relaxed);
         let free = |b: &&Bounce| !b.taken.load(Relaxed) && !b.taken.swap(true, Acquire);
-        (0..BOUNCES).map(|i| &self.bounces[(start + i) % BOUNCES]).find(free)
+        let n = self.bounces.len();
+        (0..n).map(|i| &self.bounces[start.wrapping_add(i) % n]).find(free)
     }
 
     /// Sends a message now or when there is room.
@@ -498,7 +499,7 @@ impl Net {
         let account = &self.accounts[head.target as usize];
         let ended = account.ended.load(Acquire);
         let len = size_of::<Wire>() + args.len().next_multiple_of(8) + payload.len().next_multiple_of(8);
-        let least = self.endpoint.inject_size().min(INJECTED);
+        let least = self.endpoint.injects().min(INJECTED);
         if ended == account.told.load(Relaxed) || (len <= least && len + size_of::<u64>() > least) {
             return self.post(process, head, args, payload);
         }

@@ -33,6 +33,7 @@
 
 mod atomics;
 pub mod demands;
+mod rxd;
 
 use super::fi::{self, *};
 pub use atomics::{Atomics, Operands};
@@ -56,6 +57,8 @@ pub struct Asked {
     pub cq_size: usize,
     /// Operations that may be under way; 0: the provider's choice.
     pub tx_size: usize,
+    /// Other endpoints that this one may hear from at the same time.
+    pub peers: usize,
     /// A receive buffer takes messages until it has less room than this; 0: it takes one. A message that is longer than the
     /// room that is left is an error, so this is the longest that anybody sends.
     pub min_multi_recv: usize,
@@ -74,6 +77,8 @@ pub struct Endpoint {
     opened: Arc<Opened>,
     name: Vec<u8>,
     inject_size: usize,
+    /// How many messages may be under way, where that is limited.
+    sends: Option<usize>,
     /// Do receive buffers take many messages?
     takes_many: bool,
 }
@@ -265,7 +270,9 @@ impl Endpoint {
         }
         // SAFETY: fi_getinfo fills in all attributes.
         let inject_size = unsafe { (*(*o.info).tx_attr).inject_size };
-        Ok(Endpoint { opened: Arc::new(o), name, inject_size, takes_many: asked.min_multi_recv > 0 })
+        let sends = o.provider().contains(rxd::NAME).then(|| rxd::sends(asked.peers));
+        let takes_many = asked.min_multi_recv > 0;
+        Ok(Endpoint { opened: Arc::new(o), name, inject_size, sends, takes_many })
     }
 
     /// From here on there is no room for any receive buffer.
@@ -335,6 +342,18 @@ impl Endpoint {
     #[inline]
     pub fn inject_size(&self) -> usize {
         self.inject_size
+    }
+
+    /// The most bytes of messages that may be injected; none where [few](Self::sends) may be under way, since nobody knows when
+    /// they have gone.
+    #[inline]
+    pub fn injects(&self) -> usize {
+        if self.sends.is_some() { 0 } else { self.inject_size }
+    }
+
+    /// How many messages may be under way, where the provider needs that to be few.
+    pub fn sends(&self) -> Option<usize> {
+        self.sends
     }
 
     /// The most bytes of one operation.
@@ -856,6 +875,14 @@ impl Opened {
                 fi::text_of(library.version)
             )
         })?;
+        // SAFETY: fi_getinfo fills in all attributes, and nobody else has them yet.
+        unsafe {
+            if self::provider(info).contains(rxd::NAME) {
+                let (tx, rx) = rxd::sizes(asked.peers);
+                (*(*info).tx_attr).size = (*(*info).tx_attr).size.min(tx);
+                (*(*info).rx_attr).size = (*(*info).rx_attr).size.min(rx);
+            }
+        }
         let (fabric, domain, av, cq, ep) = (null_mut(), null_mut(), null_mut(), null_mut(), null_mut());
         let woken = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let woken = woken.map_err(|why| {

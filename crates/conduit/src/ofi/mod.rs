@@ -432,7 +432,9 @@ impl Net {
         let library = LIBRARIES.iter().any(|name| provider.as_deref().unwrap_or("tcp").contains(name));
         let no_atomics = library && !settings.atomics;
         let demands = settings.demands;
-        let endpoint = Endpoint::open(&Asked { provider, source, no_atomics, cq_size, demands, ..Asked::default() });
+        let peers = whereabouts.len() - 1;
+        let asked = Asked { provider, source, peers, no_atomics, cq_size, demands, ..Asked::default() };
+        let endpoint = Endpoint::open(&asked);
         let endpoint = endpoint.map_err(|why| match &settings.interface {
             Some(address) => format!("PARTAGE_INTERFACE={address}: {why}"),
             None => why,
@@ -461,6 +463,7 @@ impl Net {
         Net {
             local: Local::new(&endpoint, settings.registered),
             signals: Signals::new(settings.signals, &endpoint, mine.len(), (processes, count)),
+            bounces: (0..endpoint.sends().unwrap_or(am::BOUNCES).min(am::BOUNCES)).map(Bounce::new).collect(),
             endpoint,
             native: Native::new(processes),
             peers: peers.into(),
@@ -487,7 +490,6 @@ impl Net {
             buffers: (0..am::BUFFERS).map(Buffer::new).collect(),
             idle_buffers: Mutex::new((0..am::BUFFERS).collect()),
             idle_count: AtomicUsize::new(am::BUFFERS),
-            bounces: (0..am::BOUNCES).map(Bounce::new).collect(),
             next_bounce: AtomicUsize::new(0),
             kept: Mutex::default(),
             kept_count: AtomicUsize::new(0),

@@ -44,7 +44,7 @@ impl Atomics {
         if opened.mr_mode() & FI_MR_ENDPOINT != 0 {
             return Err(format!("{provider} has memory known to one endpoint only"));
         }
-        if provider.contains("ofi_rxd") {
+        if provider.contains(super::rxd::NAME) {
             // Of 1.17 it says that they are valid, and follows a null pointer at the first one.
             return Err(format!("{provider} has atomics that fail"));
         }
