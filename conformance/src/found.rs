@@ -137,16 +137,23 @@ fn slow_reader(job: &Job) {
     job.free_all(go_on);
 }
 
-/// Three threads of each rank have it add to a word of another, one after the other; the rank waits for others meanwhile.
+static ADD: Request<GlobalPtr<u64>> = Request::new(|_, target, count, _| _ = target.at(count).fetch_add(1));
+
+/// Three threads of each rank have it do things, one after the other; the rank waits for others meanwhile. Every second thing is a message, which is the rank's to
+/// do wherever it goes: threads that add to mapped memory wait for nobody, and are only a load (six of them on two cores keep ranks
+/// from their cores for 30 ms at each barrier).
 fn busy_threads(job: &Job) {
+    job.register_handlers(&[&ADD]);
     let count = job.alloc_all::<u64>(1).unwrap();
-    let (there, stop) = (count.on(job.neighbor(1)), AtomicBool::new(false));
+    let to = job.neighbor(1);
+    let (there, stop) = (count.on(to), AtomicBool::new(false));
     std::thread::scope(|s| {
         let adds = |remote: partage::remote::Remote| {
             let mut made = 0;
             while !stop.load(Relaxed) {
+                remote.am(to, &ADD, there, &[]);
                 remote.fetch_add(there, 1);
-                made += 1;
+                made += 2;
             }
             made
         };
@@ -155,6 +162,7 @@ fn busy_threads(job: &Job) {
         stop.store(true, Relaxed);
         job.wait_until(|| threads.iter().all(|thread| thread.is_finished()));
         let made: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        job.quiet();
         job.barrier();
         assert_eq!(there.get(job), made);
     });
