@@ -77,8 +77,8 @@ pub struct Endpoint {
     opened: Arc<Opened>,
     name: Vec<u8>,
     inject_size: usize,
-    /// How many messages may be under way, where that is limited.
-    sends: Option<usize>,
+    /// Are messages that find no room gone?
+    drops_sends: bool,
     /// Do receive buffers take many messages?
     takes_many: bool,
 }
@@ -270,9 +270,9 @@ impl Endpoint {
         }
         // SAFETY: fi_getinfo fills in all attributes.
         let inject_size = unsafe { (*(*o.info).tx_attr).inject_size };
-        let sends = o.provider().contains(rxd::NAME).then(|| rxd::sends(asked.peers));
+        let drops_sends = o.provider().contains(rxd::NAME);
         let takes_many = asked.min_multi_recv > 0;
-        Ok(Endpoint { opened: Arc::new(o), name, inject_size, sends, takes_many })
+        Ok(Endpoint { opened: Arc::new(o), name, inject_size, drops_sends, takes_many })
     }
 
     /// From here on there is no room for any receive buffer.
@@ -344,16 +344,11 @@ impl Endpoint {
         self.inject_size
     }
 
-    /// The most bytes of messages that may be injected; none where [few](Self::sends) may be under way, since nobody knows when
-    /// they have gone.
+    /// The most bytes of messages that may be injected beside others that are sent: none where a message that finds no room is gone, since nobody
+    /// knows how many injected ones are under way.
     #[inline]
     pub fn injects(&self) -> usize {
-        if self.sends.is_some() { 0 } else { self.inject_size }
-    }
-
-    /// How many messages may be under way, where the provider needs that to be few.
-    pub fn sends(&self) -> Option<usize> {
-        self.sends
+        if self.drops_sends { 0 } else { self.inject_size }
     }
 
     /// The most bytes of one operation.
