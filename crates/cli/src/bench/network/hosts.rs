@@ -40,6 +40,9 @@ pub struct HostOptions {
     /// Remote shell that reaches a host, run as COMMAND HOST PROGRAM...; split at blanks
     #[arg(long, value_name = "COMMAND", default_value = "ip netns exec", requires = "hosts")]
     pub rsh: String,
+    /// The library's ranks of a host are threads of one process
+    #[arg(long, requires = "hosts")]
+    pub threads: bool,
 }
 
 /// What is measured between hosts.
@@ -157,7 +160,8 @@ impl Sides {
         for (name, on, each) in [("ours", &options.hosts[..], RANKS), (WIRE_NAME, &options.hosts[..2], 1)] {
             let mut job = Command::new(&this);
             job.args(["run", "--hosts", &on.join(","), "--rsh", &options.rsh]);
-            job.args(["-n", &(each * on.len()).to_string()]);
+            let procs = if options.threads { on.len() } else { each * on.len() };
+            job.args(["-n", &(each * on.len()).to_string(), "--procs", &procs.to_string()]);
             job.env("PARTAGE_PROFILE", "none");
             sides.programs.add(job, name, &["--hosts", &names])?;
         }
