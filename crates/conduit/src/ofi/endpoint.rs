@@ -77,8 +77,8 @@ pub struct Endpoint {
     opened: Arc<Opened>,
     name: Vec<u8>,
     inject_size: usize,
-    /// Are messages that find no room gone?
-    drops_sends: bool,
+    /// Must it be known how many messages are under way, for instance because those that find no room are gone?
+    counts_sends: bool,
     /// Do receive buffers take many messages?
     takes_many: bool,
 }
@@ -270,9 +270,9 @@ impl Endpoint {
         }
         // SAFETY: fi_getinfo fills in all attributes.
         let inject_size = unsafe { (*(*o.info).tx_attr).inject_size };
-        let drops_sends = o.provider().contains(rxd::NAME);
+        let counts_sends = o.provider().contains(rxd::NAME) || asked.demands.sends().is_some();
         let takes_many = asked.min_multi_recv > 0;
-        Ok(Endpoint { opened: Arc::new(o), name, inject_size, drops_sends, takes_many })
+        Ok(Endpoint { opened: Arc::new(o), name, inject_size, counts_sends, takes_many })
     }
 
     /// From here on there is no room for any receive buffer.
@@ -344,11 +344,11 @@ impl Endpoint {
         self.inject_size
     }
 
-    /// The most bytes of messages that may be injected beside others that are sent: none where a message that finds no room is gone, since nobody
-    /// knows how many injected ones are under way.
+    /// The most bytes of messages that may be injected beside others that are sent: none where it matters how many messages are under way, since nobody
+    /// knows that of injected ones.
     #[inline]
     pub fn injects(&self) -> usize {
-        if self.drops_sends { 0 } else { self.inject_size }
+        if self.counts_sends { 0 } else { self.inject_size }
     }
 
     /// The most bytes of one operation.

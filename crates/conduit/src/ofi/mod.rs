@@ -463,7 +463,7 @@ impl Net {
         Net {
             local: Local::new(&endpoint, settings.registered),
             signals: Signals::new(settings.signals, &endpoint, mine.len(), (processes, count)),
-            bounces: (0..am::BOUNCES).map(Bounce::new).collect(),
+            bounces: (0..settings.demands.sends().unwrap_or(am::BOUNCES)).map(Bounce::new).collect(),
             endpoint,
             native: Native::new(processes),
             peers: peers.into(),

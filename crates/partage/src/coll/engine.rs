@@ -78,6 +78,8 @@ pub(crate) struct Engine {
     /// The last collectives, and one, in which something came from each member, and in which something went to it by a message.
     heard: Box<[Cell<u64>]>,
     said: Box<[Cell<u64>]>,
+    /// What had not come when its collective ended.
+    unheard: RefCell<Vec<letters::Unheard>>,
 }
 
 /// The context of the `e`-th collective. They are taken in turn, but begin one later each time: else roots that are taken in turn, as
@@ -383,6 +385,7 @@ impl Engine {
             debts: RefCell::default(),
             heard: (0..n).map(|_| Cell::new(0)).collect(),
             said: (0..n).map(|_| Cell::new(0)).collect(),
+            unheard: RefCell::default(),
             is_of_all: false,
             members,
             desk,
@@ -526,6 +529,9 @@ impl Engine {
                 return Ok(false);
             }
             self.ended(context, &plan.totals);
+            if !self.others.is_empty() {
+                self.hears_all(context, &plan.totals, epoch);
+            }
             if part + 1 == prepared.parts {
                 if inner.check {
                     self.compare(task);

@@ -16,6 +16,7 @@
 //! | `data4` | data that does not fit 4 bytes |
 //! | `cost=NS` | nothing, but to register a page takes so many nanoseconds |
 //! | `limit=BYTES` | registrations beyond so many bytes, with `ENOMEM` |
+//! | `sends=N` | nothing, but there is room for so many messages under way, and none is injected: who sends more finds none, and later ones may overtake them |
 //!
 //! Other than a fabric would it does not find out who writes to memory that is under way.
 
@@ -41,9 +42,15 @@ pub struct Demands {
     data4: bool,
     cost: u64,
     limit: Option<u64>,
+    sends: Option<u64>,
 }
 
 impl Demands {
+    /// How many messages may be under way, if that is demanded.
+    pub fn sends(&self) -> Option<usize> {
+        self.sends.map(|n| n.max(1) as usize)
+    }
+
     /// Is there any?
     pub fn any(&self) -> bool {
         *self != Demands::default()
@@ -91,6 +98,7 @@ impl FromStr for Demands {
                 }
                 "cost" => all.cost = number()?,
                 "limit" => all.limit = Some(number()?),
+                "sends" => all.sends = Some(number()?),
                 _ => return Err(format!("{word}: no such demand")),
             }
         }

@@ -7,7 +7,7 @@
 //!   the same collective, so it waits there for that one, or for something before it, and tells. So a sender may have to wait for a rank that has taken all, but computes, or waits
 //!   outside of collectives, until that rank enters another one: under no sync mode may a program count on more.
 //! * To tell another node takes a message. A reader owes it when it begins with `t + APART` or a later one, unless it has said anything to the sender in
-//!   `t + WINDOW` or later, which the sender hears in that collective: and no collective waits for a later one. Where a rank sends another
+//!   `t + WINDOW` or later, which the sender hears in that collective, or when it comes, if that collective does not wait for it ([`hears_all`](Engine::hears_all)): and no collective waits for a later one. Where a rank sends another
 //!   one more than one letter in a collective, each is answered at once.
 //!
 //! In the same way, who hears from a rank in `e` knows that it has ended all that had the contexts of the next [`KNOWN_FOR`] collectives: its scratch is
@@ -21,7 +21,7 @@ use partage_conduit::contract::At;
 use partage_conduit::record::Site;
 use partage_conduit::signal::Notice;
 use partage_conduit::sync::light_fence;
-use partage_plan::coll::Signal;
+use partage_plan::coll::{Signal, Totals};
 use std::cell::Cell;
 
 /// How many collectives ahead lines of letters are asked for, where there are many.
@@ -37,6 +37,17 @@ pub(super) struct Owed {
     contexts: Cell<u32>,
     /// How many were since it was written to or told.
     letters: Cell<u32>,
+}
+
+/// A signal of a member on another node that had not come when the collective ended in which it is sent.
+#[derive(Debug)]
+pub(super) struct Unheard {
+    from: usize,
+    context: usize,
+    kind: usize,
+    /// It has come when there are so many.
+    until: u64,
+    epoch: u64,
 }
 
 impl Engine {
@@ -99,7 +110,49 @@ impl Engine {
     /// Has this member taken the last letter that went to it in this context, as can be told from what came from it since?
     #[inline(always)]
     pub(in super::super) fn must_have_taken(&self, context: usize, by: usize) -> bool {
-        self.heard[by].get() > self.contexts[context].peers[by].letter_of.get() + WINDOW
+        let is_later = || self.heard[by].get() > self.contexts[context].peers[by].letter_of.get() + WINDOW;
+        is_later() || (self.hears_late(by) && is_later())
+    }
+
+    /// A collective has ended in which members on other nodes have said something to this one: they count on being heard. Not all of it was waited for (`Out::No`, and that scratch is free,
+    /// where that was known), so what has not come yet is heard when it does.
+    #[cold]
+    pub(super) fn hears_all(&self, context: usize, totals: &Totals, epoch: u64) {
+        let mut unheard = self.unheard.borrow_mut();
+        unheard.retain(|one| one.epoch >= self.heard[one.from].get());
+        for &(from, signal, _) in totals.signals.iter().filter(|&&(from, ..)| self.desk.to(from).is_none()) {
+            let kind = signal.count();
+            let one =
+                Unheard { from, context, kind, until: self.contexts[context].peers[from].heard[kind].get(), epoch };
+            match self.has_come(&one) {
+                true => self.hears(from, epoch),
+                false => unheard.push(one),
+            }
+        }
+    }
+
+    fn has_come(&self, one: &Unheard) -> bool {
+        self.desk.from(one.from).told[one.context].signals.0[one.kind].get() >= one.until
+    }
+
+    /// Has something come from this member since a collective ended that did not wait for it?
+    #[inline]
+    fn hears_late(&self, from: usize) -> bool {
+        !self.unheard.borrow().is_empty() && self.hears_some(from)
+    }
+
+    #[cold]
+    fn hears_some(&self, from: usize) -> bool {
+        let mut unheard = self.unheard.borrow_mut();
+        let before = self.heard[from].get();
+        unheard.retain(|one| {
+            let has_come = one.from == from && self.has_come(one);
+            if has_come {
+                self.hears(from, one.epoch);
+            }
+            !has_come
+        });
+        self.heard[from].get() > before
     }
 
     /// A letter has gone to a member.
@@ -109,7 +162,7 @@ impl Engine {
         self.owed[to].letters.set(0);
     }
 
-    /// Something goes to a member by a message for which that one waits in this collective.
+    /// Something goes to a member by a message that belongs to this collective: that one hears it.
     pub(in super::super) fn says(&self, to: usize, epoch: u64) {
         self.said[to].set(self.said[to].get().max(epoch + 1));
     }
@@ -130,8 +183,11 @@ impl Engine {
     /// Is the scratch of this member, on another node, free for this collective, as can be told from what it has said?
     #[inline(always)]
     pub(in super::super) fn must_be_free(&self, of: usize, epoch: u64) -> bool {
-        let heard = self.heard[of].get();
-        heard > 0 && self.desk.to(of).is_none() && heard + KNOWN_FOR > epoch
+        let is_known = || {
+            let heard = self.heard[of].get();
+            heard > 0 && heard + KNOWN_FOR > epoch
+        };
+        self.desk.to(of).is_none() && (is_known() || (self.hears_late(of) && is_known()))
     }
 
     /// Tells members on other nodes which of their letters were taken, if they do not know and may have to when this collective begins.
