@@ -66,7 +66,7 @@ const _: () = assert!(LONGEST - size_of::<u64>() <= UNIT * MOST as usize);
 pub(super) const BUFFERS: usize = 64;
 /// How long a provider may take to accept them all.
 pub(super) const POSTING: Duration = Duration::from_secs(10);
-/// Bounce buffers, at most.
+/// Bounce buffers.
 pub(super) const BOUNCES: usize = 64;
 /// Longer ones are not injected whatever the provider takes.
 const INJECTED: usize = 128;
