@@ -489,6 +489,7 @@ impl Engine {
 
     /// Goes on as far as it can, or, blocking, to the end; whether it is there.
     fn advance<const BLOCK: bool>(&self, inner: &Rc<Inner>, task: &Task) -> Result<bool, Aborted> {
+        debug_assert!(!task.is_done(), "what has ended would be counted twice");
         loop {
             let (place, part) = (&task.place, task.place.part.get());
             let epoch = task.epoch();

@@ -131,8 +131,8 @@ impl Inner {
         loop {
             let Some((group, task)) = self.pending.all.borrow().get(i).cloned() else { break };
             i += 1;
-            // It is what waits.
-            if task.busy.replace(true) {
+            // One that has ended stays in the list while a step of another waits, in which this is called again; and what is busy is what waits.
+            if task.is_done() || task.busy.replace(true) {
                 continue;
             }
             let place = || (task.place.part.get(), task.place.step.get());
