@@ -261,6 +261,18 @@ fn what_fabrics_ask_for_in_every_way() {
     }
 }
 
+/// With room for few messages under way, a step of a collective waits for room, and others go on meanwhile.
+#[test]
+fn collectives_with_little_room() {
+    if !is_there_libfabric() {
+        return;
+    }
+    for (ranks, procs, way) in [(4, 4, "fifo"), (5, 3, "message")] {
+        let some = [APART, SHORT, demanding("sends=3"), ("PARTAGE_SIGNAL", way), ("ONLY", "collectives that")];
+        suite(ranks, procs, if is_every() { &some[..4] } else { &some });
+    }
+}
+
 /// Where little can be registered, or nothing more, transfers go by copies.
 #[test]
 fn what_cannot_be_registered() {
