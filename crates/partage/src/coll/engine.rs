@@ -78,7 +78,7 @@ pub(crate) struct Engine {
     /// The last collectives, and one, in which something came from each member, and in which something went to it by a message.
     heard: Box<[Cell<u64>]>,
     said: Box<[Cell<u64>]>,
-    /// What had not come when its collective ended.
+    /// What had not come when it was known already.
     unheard: RefCell<Vec<letters::Unheard>>,
 }
 
@@ -530,9 +530,6 @@ impl Engine {
                 return Ok(false);
             }
             self.ended(context, &plan.totals);
-            if !self.others.is_empty() {
-                self.hears_all(context, &plan.totals, epoch);
-            }
             if part + 1 == prepared.parts {
                 if inner.check {
                     self.compare(task);

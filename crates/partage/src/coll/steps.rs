@@ -155,8 +155,9 @@ impl Now<'_> {
                 if !wait!(|| count.get() >= until || is_known())? {
                     return Ok(false);
                 }
-                if count.get() >= until {
-                    engine.hears(*from, epoch);
+                match count.get() >= until {
+                    true => engine.hears(*from, epoch),
+                    false => engine.will_hear(*from, self.context, until, epoch),
                 }
             }
             Step::Arrive | Step::Last { .. } => {

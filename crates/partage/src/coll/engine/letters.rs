@@ -7,7 +7,7 @@
 //!   the same collective, so it waits there for that one, or for something before it, and tells. So a sender may have to wait for a rank that has taken all, but computes, or waits
 //!   outside of collectives, until that rank enters another one: under no sync mode may a program count on more.
 //! * To tell another node takes a message. A reader owes it when it begins with `t + APART` or a later one, unless it has said anything to the sender in
-//!   `t + WINDOW` or later, which the sender hears in that collective, or when it comes, if that collective does not wait for it ([`hears_all`](Engine::hears_all)): and no collective waits for a later one. Where a rank sends another
+//!   `t + WINDOW` or later, which the sender hears in that collective (plans wait for all that is said in them), or when it comes, if it knew that before ([`will_hear`](Engine::will_hear)): and no collective waits for a later one. Where a rank sends another
 //!   one more than one letter in a collective, each is answered at once.
 //!
 //! In the same way, who hears from a rank in `e` knows that it has ended all that had the contexts of the next [`KNOWN_FOR`] collectives: its scratch is
@@ -21,7 +21,7 @@ use partage_conduit::contract::At;
 use partage_conduit::record::Site;
 use partage_conduit::signal::Notice;
 use partage_conduit::sync::light_fence;
-use partage_plan::coll::{Signal, Totals};
+use partage_plan::coll::Signal;
 use std::cell::Cell;
 
 /// How many collectives ahead lines of letters are asked for, where there are many.
@@ -39,12 +39,11 @@ pub(super) struct Owed {
     letters: Cell<u32>,
 }
 
-/// A signal of a member on another node that had not come when the collective ended in which it is sent.
+/// That a member on another node has scratch free, which was known before it came.
 #[derive(Debug)]
 pub(super) struct Unheard {
     from: usize,
     context: usize,
-    kind: usize,
     /// It has come when there are so many.
     until: u64,
     epoch: u64,
@@ -114,28 +113,19 @@ impl Engine {
         is_later() || (self.hears_late(by) && is_later())
     }
 
-    /// A collective has ended in which members on other nodes have said something to this one: they count on being heard. Not all of it was waited for (`Out::No`, and that scratch is free,
-    /// where that was known), so what has not come yet is heard when it does.
+    /// A member on another node says in this collective that scratch is free, which was known before it came: it counts on being heard, so that is heard when it comes.
     #[cold]
-    pub(super) fn hears_all(&self, context: usize, totals: &Totals, epoch: u64) {
+    pub(in super::super) fn will_hear(&self, from: usize, context: usize, until: u64, epoch: u64) {
         let mut unheard = self.unheard.borrow_mut();
         unheard.retain(|one| one.epoch >= self.heard[one.from].get());
-        for &(from, signal, _) in totals.signals.iter().filter(|&&(from, ..)| self.desk.to(from).is_none()) {
-            let kind = signal.count();
-            let one =
-                Unheard { from, context, kind, until: self.contexts[context].peers[from].heard[kind].get(), epoch };
-            match self.has_come(&one) {
-                true => self.hears(from, epoch),
-                false => unheard.push(one),
-            }
-        }
+        unheard.push(Unheard { from, context, until, epoch });
     }
 
     fn has_come(&self, one: &Unheard) -> bool {
-        self.desk.from(one.from).told[one.context].signals.0[one.kind].get() >= one.until
+        self.desk.from(one.from).told[one.context].signals.0[Signal::Free.count()].get() >= one.until
     }
 
-    /// Has something come from this member since a collective ended that did not wait for it?
+    /// Has it come from this member since?
     #[inline]
     fn hears_late(&self, from: usize) -> bool {
         !self.unheard.borrow().is_empty() && self.hears_some(from)
