@@ -3,18 +3,56 @@
 mod common;
 
 use common::*;
+use partage::Job;
 use std::time::Duration;
 
 #[test]
 fn ranks() {
     let Ok(case) = std::env::var("CASE") else { return };
     partage::run(|job| {
+        if case == "started" {
+            return started(job);
+        }
         if job.rank().0 == 3 {
             let time = if case == "late" { Duration::from_secs(6) } else { Duration::from_secs(60) };
             std::thread::sleep(time);
         }
         job.barrier(); // @barrier
     });
+}
+
+/// Rank 3 does not gather; rank 2 waits for what it has started, the others for something else meanwhile.
+fn started(job: &Job) {
+    let (mine, mut all) = ([1u64; 100], vec![]);
+    let never = job.semaphore().unwrap();
+    if job.rank().0 < 3 {
+        job.scope(|s| {
+            let gathering = job.gather_all(&mine).to(&mut all).start(s); // @gather
+            if job.rank().0 == 2 {
+                gathering.wait();
+            }
+            never.wait(); // @never
+        });
+    }
+    job.barrier();
+}
+
+/// Others may wait for what a rank has started and waits for nowhere.
+#[test]
+fn a_report_of_what_was_started() {
+    let (waits, gather) = (at!("never"), at!("gather"));
+    for mapping in EVERY {
+        let running = job(mapping, "started").start();
+        running.report_says(|text| {
+            let lines = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+            text.contains(&format!("\n  rank 2  waiting in gather_all at {gather}"))
+                && lines(&format!("at {waits}")) >= 1
+                && lines(&format!("; has started gather_all at {gather}")) == lines(&format!("at {waits}"))
+                && text.contains("for rank 3 to enter)")
+        });
+        running.signal(libc::SIGTERM);
+        assert_eq!(running.wait().code, 143);
+    }
 }
 
 /// What says how soon a job ends goes on, and not faster than the clock.

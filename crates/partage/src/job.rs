@@ -114,6 +114,19 @@ pub(crate) struct Inner {
     pub check: bool,
 }
 
+/// Where a rank waits, and which collective that it has started has not ended: others may wait for it there.
+struct Besides<'a, S> {
+    what: S,
+    inner: &'a Inner,
+}
+
+impl<S: fmt::Display> fmt::Display for Besides<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.what.fmt(f)?;
+        self.inner.pending.say(f)
+    }
+}
+
 /// Puts, gets and atomics over active messages.
 #[derive(Debug, Default)]
 pub(crate) struct ReferencePath {
@@ -190,7 +203,7 @@ impl Inner {
             false if self.progress() => Step::Busy,
             false => Step::Idle,
         };
-        self.seat.waiter().until(site, look)
+        self.seat.waiter().until(|| Besides { what: site(), inner: self }, look)
     }
 
     /// Sends a request, when there is room. (In a called function, progress runs no others meanwhile.)

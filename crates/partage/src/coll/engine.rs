@@ -314,6 +314,13 @@ impl<'a> Waits<'a> {
         Waits { engine, site: task.site, key: task.key, prepared, step, begun: begun.get(), claimed: claimed.get() }
     }
 
+    /// In the step at which the task is.
+    fn of(engine: &'a Engine, task: &'a Task) -> Waits<'a> {
+        let begun = task.prepared.get().filter(|_| task.place.begun.get());
+        let steps = begun.map(|prepared| &prepared.plan(task.place.part.get()).steps);
+        Waits::new(engine, task, steps.and_then(|steps| steps.get(task.place.step.get())))
+    }
+
     /// The same of a call without a task, in a step of its only part.
     pub(super) fn quick(engine: &'a Engine, site: Site, call: &'a Before, number: usize) -> Waits<'a> {
         let step = call.prepared.plan(0).steps.get(number);

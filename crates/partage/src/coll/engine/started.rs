@@ -46,6 +46,8 @@ pub(crate) struct Pending {
     pub(super) all: RefCell<Vec<(Rc<Group>, Rc<Task>)>>,
     /// How many there were.
     count: Cell<u64>,
+    /// Which one its rank waits for.
+    waited_for: Cell<Option<u64>>,
 }
 
 impl fmt::Debug for Pending {
@@ -65,13 +67,24 @@ impl Pending {
     pub fn count(&self) -> u64 {
         self.count.get()
     }
+
+    /// Says where the first one stands that has not ended, unless its rank waits for that one.
+    pub fn say(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ok(all) = self.all.try_borrow() else { return Ok(()) };
+        match all.iter().find(|(_, task)| !task.is_done()) {
+            Some((group, task)) if self.waited_for.get() != Some(task.started.get()) => {
+                write!(f, "; has started {}", Waits::of(&group.engine, task))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Inner {
     /// Starts a task, which goes on whenever this rank serves others.
     pub(in super::super) fn start_task(self: &Rc<Self>, group: &Rc<Group>, task: Rc<Task>) {
         group.engine.begin(&task);
-        let Pending { all, count } = &self.pending;
+        let Pending { all, count, .. } = &self.pending;
         task.started.set(count.replace(count.get() + 1));
         all.borrow_mut().push((group.clone(), task));
         self.calls.set_other(true);
@@ -88,11 +101,12 @@ impl Inner {
         if task.is_done() {
             return Ok(());
         }
-        let step = || task.prepared.get().map(|p| &p.plan(task.place.part.get()).steps);
-        let step = || step().and_then(|steps| steps.get(task.place.step.get()));
         let left = || group.engine.left_before(task.epoch());
-        let waits = || Waits::new(&group.engine, task, step());
-        self.wait_saying(waits, || task.is_done() || left().is_some())?;
+        let waits = || Waits::of(&group.engine, task);
+        let before = self.pending.waited_for.replace(Some(task.started.get()));
+        let waited = self.wait_saying(waits, || task.is_done() || left().is_some());
+        self.pending.waited_for.set(before);
+        waited?;
         match left() {
             // What unwinds already says why.
             Some(_) if !task.is_done() && std::thread::panicking() => Err(Aborted),
