@@ -190,8 +190,8 @@ pub(super) struct Account {
     recalled: AtomicU32,
     /// How many messages its lane had had when its last one came. Used by whoever reads the queue.
     seen: AtomicU32,
-    /// How many slots of its FIFO have been emptied.
-    pub emptied: AtomicU64,
+    /// How many slots of its FIFO have been taken.
+    pub taken: AtomicU64,
     /// Is it among those that are to be told?
     listed: AtomicBool,
     /// The number of the next message that is to be taken. Used by whoever reads the queue.
@@ -573,9 +573,9 @@ impl Net {
             let (net, target) = if at < each { (AM, self.first) } else { (CALL, self.first + at / each - 1) };
             let head = Head { number, ..self.head(ENDED, target, source, net as u16) };
             // A loan is read before what was recalled of it.
-            let (emptied, lent) = (account.emptied.load(Acquire), account.lent.load(Acquire));
+            let (taken, lent) = (account.taken.load(Acquire), account.lent.load(Acquire));
             let loans = u64::from(lent) | u64::from(account.recalled.load(Acquire)) << 32;
-            let args = [loans, emptied];
+            let args = [loans, taken];
             let args = if args == [0, 0] { &[] } else { bytes_of(&args) };
             self.post_or_keep(ranks.place(source).0, head, args, &[]);
         }
@@ -742,8 +742,8 @@ impl Net {
             ENDED => {
                 let net = usize::from(head.handler).min(CALL);
                 self.was_told(ranks, net, target, source, head.number);
-                if let Ok([loans, emptied]) = bytemuck::try_pod_read_unaligned::<[u64; 2]>(args) {
-                    self.were_emptied(target, ranks.place(source).0, emptied);
+                if let Ok([loans, taken]) = bytemuck::try_pod_read_unaligned::<[u64; 2]>(args) {
+                    self.were_taken(target, ranks.place(source).0, taken);
                     let (purse, grant) = &self.desks[target - self.first].purses[net][whose(ranks, net, source)];
                     if let Some(returned) = purse.told(*grant, loans as u32, (loans >> 32) as u32) {
                         self.say_returned(ranks, net, target, source, returned);

@@ -20,8 +20,8 @@
 //!
 //! # FIFOs
 //! A rank has one at each process, of [`SLOTS`] slots, made by that process when it is first asked. A slot is filled again
-//! when the put before has completed, which is when all of its bytes have arrived, and the process has said that it is empty:
-//! with what it tells of ended messages. Whoever finds no empty slot sends a message. Whoever looks at the completion
+//! when the put before has completed, which is when all of its bytes have arrived, and the process has said that it has taken it:
+//! with what it tells of ended messages. Whoever finds no such slot sends a message. Whoever looks at the completion
 //! queue looks at the FIFOs; since nothing wakes a sleeper, one that has FIFOs sleeps for a millisecond at most.
 //!
 //! # Ends
@@ -41,7 +41,7 @@ use super::local::Mine;
 use super::rma::{self, Started, Way as Direction};
 use super::{Net, Seat, segment};
 use crate::am::{Arrival, Body, Handler, Way};
-use crate::bounce::{self, PAYLOAD, SLOT};
+use crate::bounce::{self, Content, PAYLOAD, SLOT};
 use crate::contract::{At, Conduit, Failure};
 use crate::credits::Cost;
 use crate::record::Site;
@@ -130,21 +130,23 @@ pub(super) struct Signals {
 struct Fifo {
     source: usize,
     slots: Box<[[AtomicU64; SLOT]]>,
-    /// How many were emptied.
-    emptied: u64,
+    /// What was taken out of each last.
+    contents: Box<[Content]>,
+    /// How many were taken.
+    taken: u64,
 }
 
 /// What a rank has of its FIFO at a process.
 #[derive(Debug)]
 struct Filled {
     /// What slots are filled with. Those of an operation under way are the network's, the others the rank's.
-    images: Box<[UnsafeCell<[u64; SLOT]>]>,
+    images: Box<[UnsafeCell<Content>]>,
     /// What the network knows them by; none if they could not be registered: then there is no FIFO.
     desc: Option<Desc>,
     /// Where the FIFO is.
     there: OnceLock<Remote>,
-    /// How many slots have been emptied, as far as was told.
-    emptied: AtomicU64,
+    /// How many slots were taken, as far as was told.
+    taken: AtomicU64,
 }
 
 // SAFETY: the images are used by the rank and, until an operation has completed, by the network, which only reads.
@@ -204,6 +206,8 @@ struct Book {
     /// Slots that were filled, and the number of each one's last operation.
     filled: u64,
     ops: [u64; SLOTS],
+    /// What they have there, as far as they were filled.
+    contents: Vec<Content>,
 }
 
 /// Something that was asked of another process.
@@ -346,7 +350,7 @@ unsafe fn start_data(
     Ok(rma::started(first..far.started.get()))
 }
 
-/// Puts a signal into the FIFO at its process, if there is one, and an empty slot.
+/// Puts a signal into the FIFO at its process, if there is one, and a slot that may be filled.
 fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], [what, n]: [u64; 2]) -> Result<bool, Aborted> {
     let ((far, net), ranks) = (seat.beyond(), seat.node().ranks());
     let process = ranks.place(at.rank as usize).0;
@@ -366,15 +370,18 @@ fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], [what, n]: [u64; 2
     let filled = net.filled(far.i, process);
     let (Some(&there), Some(&desc)) = (filled.there.get(), filled.desc.as_ref()) else { return Ok(false) };
     let (i, ops) = ((book.filled % SLOTS as u64) as usize, &net.ops[far.i]);
-    let is_empty = book.filled - filled.emptied.load(Acquire) < SLOTS as u64;
+    let is_taken = book.filled - filled.taken.load(Acquire) < SLOTS as u64;
     let (lane, cost) = ((AM, at.rank as usize), Cost::LEAST);
-    let is_free = is_empty && (book.filled < SLOTS as u64 || ops.is_done(book.ops[i]));
+    let is_free = is_taken && (book.filled < SLOTS as u64 || ops.is_done(book.ops[i]));
     if !is_free || !far.takes(net, ranks, lane, cost) {
         return Ok(false);
     }
-    let image = filled.images[i].get();
+    if book.contents.len() == i {
+        book.contents.push(bounce::FRESH);
+    }
+    let (image, content) = (filled.images[i].get(), &mut book.contents[i]);
     // SAFETY: the operation that had the image has completed, and only this thread starts others.
-    let len = bounce::fill(unsafe { &mut *image }, [at.offset, what, n], at.rank, src);
+    let len = bounce::fill(unsafe { &mut *image }, content, [at.offset, what, n], at.rank, src);
     let remote = there.offset((i * size_of::<[u64; SLOT]>()) as u64);
     let (peer, number) = (net.peers[process].expect("a process of another node"), far.started.get());
     let posted = far.try_post(net, process, len, |op| {
@@ -383,6 +390,8 @@ fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], [what, n]: [u64; 2
         unsafe { net.endpoint.write(peer, image.cast(), len, desc, remote, op.context(), true) }
     });
     if posted {
+        // SAFETY: the network only reads it.
+        bounce::sent(unsafe { &*image }, len, content);
         book.ops[i] = number;
         book.filled += 1;
         far.has_sent(net, AM, process, cost);
@@ -394,11 +403,11 @@ fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], [what, n]: [u64; 2
 
 impl Filled {
     fn new(net: &Net) -> Filled {
-        let images: Box<[_]> = (0..SLOTS).map(|_| UnsafeCell::new([0; SLOT])).collect();
+        let images: Box<[_]> = (0..SLOTS).map(|_| UnsafeCell::new(bounce::FRESH)).collect();
         let (at, len) = (images.as_ptr().cast::<u8>().cast_mut(), size_of_val(&*images));
         // SAFETY: they stay as long as the network, whose registrations are closed before.
         let desc = unsafe { net.local.describe(&net.endpoint, at, len) }.ok();
-        Filled { images, desc, there: OnceLock::new(), emptied: AtomicU64::new(0) }
+        Filled { images, desc, there: OnceLock::new(), taken: AtomicU64::new(0) }
     }
 }
 
@@ -483,19 +492,20 @@ impl Net {
     /// Takes what has come into FIFOs; true if there was something.
     pub(super) fn look_at_fifos(&self, node: &Node) -> bool {
         let Ok(mut fifos) = self.signals.fifos.try_lock() else { return false };
-        let (mut payload, mut any) = ([0; PAYLOAD / 8], false);
-        for fifo in fifos.iter_mut() {
-            while let Some(said) = bounce::take(&fifo.slots[(fifo.emptied % SLOTS as u64) as usize], &mut payload) {
-                bounce::clear(&fifo.slots[(fifo.emptied % SLOTS as u64) as usize]);
-                fifo.emptied += 1;
-                let (source, target) = (fifo.source, said.more as usize);
+        let mut any = false;
+        for Fifo { source, slots, contents, taken } in fifos.iter_mut() {
+            let source = *source;
+            let next = |taken: u64| (taken % SLOTS as u64) as usize;
+            while let Some(said) = bounce::take(&slots[next(*taken)], &mut contents[next(*taken)]) {
+                let bytes = bounce::payload(&contents[next(*taken)], said.len);
+                *taken += 1;
+                let target = said.more as usize;
                 if !node.mine().contains(&target) {
                     self.broke(&format!("a signal of rank {source} is for rank {target}, which is not here"));
                     return true;
                 }
-                let bytes = &bytemuck::cast_slice::<u64, u8>(&payload)[..said.len];
                 run(node, target, source, SIGNAL, bytes_of(&said.words), bytes, Way::None);
-                self.accounts[source].emptied.store(fifo.emptied, Release);
+                self.accounts[source].taken.store(*taken, Release);
                 self.hold(Cost::LEAST);
                 self.ended(AM, target, source, Cost::LEAST);
                 self.tell_more(source);
@@ -506,10 +516,10 @@ impl Net {
         any
     }
 
-    /// So many slots of a rank of this process have been emptied by a process.
-    pub(super) fn were_emptied(&self, rank: usize, process: usize, slots: u64) {
+    /// So many slots of a rank of this process have been taken by a process.
+    pub(super) fn were_taken(&self, rank: usize, process: usize, slots: u64) {
         if let Some(filled) = self.signals.filled[(rank - self.first) * self.signals.processes + process].get() {
-            filled.emptied.fetch_max(slots, Release);
+            filled.taken.fetch_max(slots, Release);
         }
     }
 }
@@ -537,8 +547,7 @@ impl Handler for OnFifo {
         let (slot, _) = arrival.open::<u64>();
         let Some(net) = arrival.node().net() else { arrival.bad(&"a FIFO on a node") };
         let source = arrival.source();
-        let slots: Box<[[AtomicU64; SLOT]]> = (0..SLOTS).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect();
-        slots.iter().for_each(bounce::clear);
+        let slots: Box<[[AtomicU64; SLOT]]> = (0..SLOTS).map(|_| bounce::fresh()).collect();
         let base = slots.as_ptr().cast_mut().cast::<u8>();
         // SAFETY: it stays as long as the network: FIFOs are not taken from their list, and regions are closed before it.
         let region = net.local.making_room(|| unsafe { net.endpoint.register_anew(base, size_of_val(&*slots)) });
@@ -549,7 +558,7 @@ impl Handler for OnFifo {
         let Remote { addr, key } = region.remote();
         net.local.hold(region);
         let mut fifos = net.signals.fifos.lock().unwrap_or_else(PoisonError::into_inner);
-        fifos.push(Fifo { source, slots, emptied: 0 });
+        fifos.push(Fifo { source, slots, contents: vec![bounce::FRESH; SLOTS].into(), taken: 0 });
         net.signals.fifo_count.store(fifos.len(), Release);
         drop(fifos);
         arrival.reply(FIFO_IS, &[slot, addr, key], &[]);
