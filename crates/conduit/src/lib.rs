@@ -7,7 +7,7 @@
 //! * [`wait`], [`barrier`], [`meeting`], [`record`]: waiting, meeting on a node and between nodes, and saying where one waits. Protocols over atomics that may
 //!   lie in shared memory or, in a model, on the heap.
 //! * [`answers`], [`lock`], [`signal`], [`lane`], [`word`]: what ranks ask, take turns at, tell, send and count. Protocols too.
-//! * [`credits`]: how much memory messages of other nodes may take, and who lends it to whom.
+//! * [`credits`], [`owing`]: how much memory messages of other nodes may take, who lends it to whom, and who is told what has ended.
 //! * [`copy`]: the one routine through which bytes enter and leave shared memory; [`runs`]: many short ones in one message.
 //! * [`heap`], [`topology`], [`sync`]: book-keeping, the machine, the atomics.
 //!
@@ -32,6 +32,7 @@ pub mod lock;
 pub mod meeting;
 #[cfg(not(loom))]
 pub mod ofi;
+pub mod owing;
 pub mod pool;
 pub mod queue;
 #[cfg(not(loom))]

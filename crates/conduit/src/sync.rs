@@ -184,6 +184,18 @@ impl Plain {
     }
 }
 
+/// A count that only grows, raised by threads that may overtake each other; by how much it was raised.
+pub fn raise(count: &AtomicU32, to: u32) -> u32 {
+    let mut now = count.load(Ordering::Relaxed);
+    while to.wrapping_sub(now) as i32 > 0 {
+        match count.compare_exchange_weak(now, to, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return to.wrapping_sub(now),
+            Err(other) => now = other,
+        }
+    }
+    0
+}
+
 /// Monotonic nanoseconds, the same clock in every process of the machine.
 #[cfg(not(loom))]
 #[inline]
@@ -302,5 +314,17 @@ impl Futex {
     pub fn wake(&self) {
         drop(self.1.lock().unwrap());
         self.2.notify_all();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_raised_and_never_lowered() {
+        let count = AtomicU32::new(u32::MAX - 1);
+        assert_eq!((raise(&count, 3), raise(&count, 3), raise(&count, u32::MAX)), (5, 0, 0));
+        assert_eq!(count.load(Ordering::Relaxed), 3);
     }
 }

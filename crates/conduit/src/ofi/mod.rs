@@ -43,6 +43,7 @@ pub mod signal;
 
 use crate::contract::Exchange;
 use crate::credits::{self, Lender, Mode, Share};
+use crate::owing::Owing;
 use crate::ranks::Ranks;
 use crate::shm::Node;
 use crate::wait::Relief;
@@ -221,11 +222,8 @@ pub struct Net {
     most_held: AtomicU32,
     /// How many came that are not of this job.
     strays: AtomicU64,
-    /// Which accounts are to be told.
-    owing: Mutex<Vec<usize>>,
-    owed: AtomicUsize,
-    /// How many messages have ended since sources were told; about.
-    untold: AtomicU32,
+    /// Which accounts are to be told, and what.
+    owing: Owing,
     /// How many looks were in vain since then.
     in_vain: AtomicU32,
     signals: Signals,
@@ -482,9 +480,7 @@ impl Net {
             held: AtomicU32::new(0),
             most_held: AtomicU32::new(0),
             strays: AtomicU64::new(0),
-            owing: Mutex::default(),
-            owed: AtomicUsize::new(0),
-            untold: AtomicU32::new(0),
+            owing: Owing::new(count * (1 + mine.len())),
             in_vain: AtomicU32::new(0),
             reading: Mutex::default(),
             buffers: (0..am::BUFFERS).map(Buffer::new).collect(),
@@ -657,18 +653,6 @@ impl Seat {
     }
 }
 
-/// A count that only grows, raised by threads that may overtake each other; by how much it was raised.
-fn raise(count: &AtomicU32, to: u32) -> u32 {
-    let mut now = count.load(Relaxed);
-    while to.wrapping_sub(now) as i32 > 0 {
-        match count.compare_exchange_weak(now, to, Release, Relaxed) {
-            Ok(_) => return to.wrapping_sub(now),
-            Err(other) => now = other,
-        }
-    }
-    0
-}
-
 /// A count that one rank's look adds to.
 fn one_more(count: &AtomicU64) {
     count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
@@ -720,12 +704,5 @@ mod tests {
         let settings = Settings { am_memory: Some(100_000), ..Settings::default() };
         let why = hello(&settings, &crowd, 0).err().unwrap();
         assert!(why.contains("PARTAGE_AM_MEMORY=100000: 1 ranks that 1 of") && !why.contains('\n'), "{why}");
-    }
-
-    #[test]
-    fn counts_are_raised_and_never_lowered() {
-        let count = AtomicU32::new(u32::MAX - 1);
-        assert_eq!((raise(&count, 3), raise(&count, 3), raise(&count, u32::MAX)), (5, 0, 0));
-        assert_eq!(count.load(Relaxed), 3);
     }
 }

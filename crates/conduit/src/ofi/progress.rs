@@ -127,7 +127,7 @@ impl Net {
     /// Posts and sends what could not be before; true if something was sent. Whoever waits for room tries again.
     fn settle(&self, node: &Node) -> bool {
         let sent = self.settle_some(node);
-        if self.owes_word() && self.in_vain.fetch_add(1, Relaxed) + 1 >= IN_VAIN {
+        if self.owing.is_any() && self.in_vain.fetch_add(1, Relaxed) + 1 >= IN_VAIN {
             self.tell_ended(node.ranks());
         }
         sent
@@ -141,7 +141,7 @@ impl Net {
         while let Some(bytes) = self.next_aside() {
             self.read_message(node.ranks(), &bytes).into_iter().for_each(|message| self.handle_or_end(node, message));
         }
-        if self.untold.load(Relaxed) >= am::UNTOLD || !self.settings.thread {
+        if self.owing.untold() >= am::UNTOLD || !self.settings.thread {
             self.tell_ended(node.ranks());
         }
         if self.hungry.load(Relaxed) && self.hungry.swap(false, Relaxed) {

@@ -508,7 +508,7 @@ impl Net {
                 self.accounts[source].taken.store(*taken, Release);
                 self.hold(Cost::LEAST);
                 self.ended(AM, target, source, Cost::LEAST);
-                self.tell_more(source);
+                self.owing.more(source);
                 node.ring(node.ranks().near(target));
                 any = true;
             }

@@ -1,7 +1,8 @@
 //! The endpoint for the network's own atomics, which is opened when it is first needed.
 
 use super::super::fi::*;
-use super::{Context, Desc, Endpoint, Opened, Peer, Posted, Remote, close};
+use super::opened::{Opened, close};
+use super::{Context, Desc, Endpoint, Peer, Posted, Remote};
 use crate::word::{Atomic, Kind, Op};
 use libc::c_int;
 use std::ptr::null_mut;

@@ -48,7 +48,7 @@ pub struct Demands {
 impl Demands {
     /// How many messages may be under way, if that is demanded.
     pub fn sends(&self) -> Option<usize> {
-        self.sends.map(|n| n.max(1) as usize)
+        self.sends.map(|n| n as usize)
     }
 
     /// Is there any?
@@ -98,7 +98,10 @@ impl FromStr for Demands {
                 }
                 "cost" => all.cost = number()?,
                 "limit" => all.limit = Some(number()?),
-                "sends" => all.sends = Some(number()?),
+                "sends" => match number()? {
+                    0 => return Err(format!("{word}: without room for one message there is no job")),
+                    n => all.sends = Some(n),
+                },
                 _ => return Err(format!("{word}: no such demand")),
             }
         }
@@ -712,7 +715,9 @@ mod tests {
         let all = "all".parse::<Demands>().unwrap();
         assert_eq!(all.mode(), FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA);
         assert_eq!(all.mr_mode().count_ones(), 5);
-        for (wrong, why) in [("locals", "no such demand"), ("cost=", "no number"), ("limit", "no number")] {
+        for (wrong, why) in
+            [("locals", "no such demand"), ("cost=", "no number"), ("limit", "no number"), ("sends=0", "room for one")]
+        {
             assert!(wrong.parse::<Demands>().unwrap_err().contains(why), "{wrong}");
         }
     }
