@@ -82,7 +82,7 @@ fn some_of(splits: RangeInclusive<usize>, some: &[usize]) -> Vec<usize> {
 #[test]
 fn seven_ranks() {
     for procs in some_of(1..=7, &[1, 3, 7]) {
-        suite(7, procs, if is_every() || procs == 3 { &[] } else { &[SHORT] });
+        suite(7, procs, if is_every() { &[] } else { &[SHORT] });
     }
 }
 
