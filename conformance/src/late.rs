@@ -4,8 +4,9 @@ use crate::{Case, mixed};
 use partage::prelude::*;
 
 /// The cases.
-pub const CASES: [Case; 4] = [
+pub const CASES: [Case; 5] = [
     ("started collectives that wait for a late rank one by one", late_again),
+    ("what is put before all have entered is passed, in place too", in_place),
     ("collectives of which some ranks are far ahead", far_ahead),
     ("streams of blocks to ranks that fall behind", behind),
     ("streams of blocks to a rank that has not ended what it has started", behind_its_own),
@@ -43,6 +44,34 @@ fn late_again(job: &Job) {
         }
         let got = words.each_ref().map(|array| array.get(me));
         assert_eq!(got, [0, 1, 2].map(value), "{root} is the root, {late} comes late");
+    }
+}
+
+/// One rank comes late, and puts to the others' parts before it does: that is what they pass.
+fn in_place(job: &Job) {
+    let (me, size) = (job.rank().index(), job.size());
+    let mut blocks = job.array::<u64>(Layout::per_rank(size)).unwrap();
+    let mut words = job.array::<u64>(Layout::per_rank(1)).unwrap();
+    let (usual, other) = (|from: usize, to: usize| mixed([from as u64, to as u64]), |from: usize| mixed([from as u64]));
+    for late in 0..size {
+        blocks.cells().write(0, &(0..size).map(|to| usual(me, to)).collect::<Vec<_>>());
+        words.cells().write(0, &[usual(me, me)]);
+        job.barrier();
+        let put = |array: &SharedArray<u64>, place: &dyn Fn(usize) -> usize| {
+            if me == late {
+                // Whoever runs it has come there, or nearly.
+                job.ranks().for_each(|r| job.rpc(r, |_, ()| (), ()).wait());
+                (0..size).for_each(|r| array.put(place(r), other(r)));
+            }
+        };
+        put(&blocks, &|r| r * size + late);
+        job.exchange(&mut blocks).run();
+        let got: Vec<u64> = (0..size).map(|from| blocks.cells().get(from)).collect();
+        let expected = |from| if me == late { other(from) } else { usual(from, me) };
+        assert_eq!(got, (0..size).map(expected).collect::<Vec<_>>(), "{late} comes late to an exchange");
+        put(&words, &|r| r);
+        job.permute(&mut words, TeamRank(((me + 1) % size) as u32)).run();
+        assert_eq!(words.cells().get(0), other((me + size - 1) % size), "{late} comes late to a permutation");
     }
 }
 

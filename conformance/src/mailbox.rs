@@ -5,12 +5,13 @@ use partage::prelude::*;
 use std::cell::RefCell;
 
 /// The cases.
-pub const CASES: [Case; 7] = [
+pub const CASES: [Case; 8] = [
     ("a mailbox receives each value once, in its sender's order", flood),
     ("everybody sends to everybody through full mailboxes", full),
     ("values of every size come whole through mailboxes", sizes),
     ("a mailbox that is full says no, and wakes who waits", tried),
     ("a mailbox is received from by futures, and sent to by called functions", futures),
+    ("who waits for room in a mailbox may be called for a scope", scopes),
     ("what was written before a value was sent to a mailbox is there", ordered),
     ("mailboxes of the past are refused, and leave nothing behind", dropped),
 ];
@@ -174,6 +175,32 @@ fn futures(job: &Job) {
     };
     assert_eq!(job.block_on(both), (5 * n as u64, vec![true; n]));
     job.barrier();
+}
+
+/// Who waits for room runs calls, and these wait for what they have started; not for the room.
+fn scopes(job: &Job) {
+    let me = job.rank();
+    let mailbox = job.mailbox::<u64>(1).unwrap();
+    let word = job.alloc_all::<u64>(1).unwrap();
+    for owner in job.ranks() {
+        let to = addresses(job, &mailbox)[owner.index()];
+        if me != owner {
+            (0..3).for_each(|i| to.send(job, i));
+        } else {
+            for r in job.ranks().filter(|&r| r != me) {
+                let puts = |job: &Job, to: GlobalPtr<u64>| {
+                    let next = [to.get(job) + 1];
+                    job.scope(|s| drop(s.put_ptr(to, &next)));
+                };
+                job.rpc(r, puts, word).wait();
+            }
+            let all: Vec<_> = (1..job.size()).flat_map(|_| 0..3).map(|_| mailbox.receive().1).collect();
+            assert_eq!(all.iter().sum::<u64>(), 3 * (job.size() as u64 - 1));
+            assert_eq!(word.get(job), job.size() as u64 - 1);
+        }
+        job.barrier();
+    }
+    job.free_all(word);
 }
 
 fn ordered(job: &Job) {

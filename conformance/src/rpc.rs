@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// All of them.
-pub const CASES: [Case; 20] = [
+pub const CASES: [Case; 21] = [
     ("values of many types come back as they went", types),
     ("arguments and results of every size arrive", sizes),
     ("thousands of calls may be under way", outstanding),
@@ -27,6 +27,7 @@ pub const CASES: [Case; 20] = [
     ("a function may send more than there is room for", floods_from_functions),
     ("a function may not wait", no_waiting),
     ("quiet waits for what was told", tells),
+    ("fences and signals do not wait for calls", fences),
     ("all flood one rank with calls", floods),
     ("all flood with calls a rank that computes", floods_against_computation),
     ("chains of calls go around", chains),
@@ -444,6 +445,25 @@ thread_local! {
     static HEARD: RefCell<Vec<(u64, u64)>> = const { RefCell::new(vec![]) };
     /// How many have come from every rank, in order.
     static CAME: RefCell<Vec<u64>> = const { RefCell::new(vec![]) };
+}
+
+/// Only a rank that waits with all its heart runs calls, and takes their results; who orders its signals does not.
+fn fences(job: &Job) {
+    // More than there are numbers for signals under way.
+    const POSTS: u32 = 9000;
+    let come = job.semaphore().unwrap();
+    let signals = job.value(come.signal()).gather_all();
+    for to in [job.neighbor(1), job.neighbor(-1)] {
+        let signal = signals[to.index()];
+        job.barrier();
+        job.post(signal);
+        let event = job.rpc(to, echo::<u64>, 7);
+        job.fence();
+        (1..POSTS).for_each(|_| job.post(signal));
+        assert_eq!(event.wait(), 7);
+        come.wait_n(POSTS);
+    }
+    job.barrier();
 }
 
 fn hear(job: &Job, (from, number): (Rank, u64)) {

@@ -5,7 +5,7 @@ use crate::{Case, Random, attempt, mixed, plenty, refusal};
 use partage::prelude::*;
 
 /// The cases.
-pub const CASES: [Case; 11] = [
+pub const CASES: [Case; 12] = [
     ("teams of every shape", shapes),
     ("collectives on teams", collectives),
     ("teams that overlap in ranks and in time", overlapping),
@@ -14,6 +14,7 @@ pub const CASES: [Case; 11] = [
     ("arrays of teams", arrays),
     ("locks and objects of teams", others),
     ("collectives of which only a team takes part", filters),
+    ("collectives without a root of which the first takes no part", filters_without_the_first),
     ("teams that end in any order", endings),
     ("a team outlived by its array", outlived),
     ("wrong teams", wrong),
@@ -336,6 +337,26 @@ fn filters(job: &Job) {
         assert!(said.contains("broadcast: member 1 is not in the filter"), "{said}");
     }
     job.barrier();
+    job.barrier();
+}
+
+/// Where there is no root, none has to take part.
+fn filters_without_the_first(job: &Job) {
+    let (me, n) = (job.rank().0 as u64, job.size() as u64);
+    if let Some(team) = job.subset(|r| r.0 > 0) {
+        let mut sum = [me];
+        job.all_reduce(&mut sum, Sum).filter(&team).run();
+        assert_eq!(sum, [n * (n - 1) / 2]);
+        let mut before = [me];
+        job.prefix_reduce(&mut before, Sum).filter(&team).run();
+        assert_eq!(before, [me * (me + 1) / 2]);
+        let mut all = vec![77; n as usize];
+        job.gather_all(&[me]).to(&mut all[..]).filter(&team).run();
+        assert_eq!(all, (0..n).map(|r| if r == 0 { 77 } else { r }).collect::<Vec<_>>());
+        let mut swapped: Vec<u64> = (0..n).map(|r| 100 * me + r).collect();
+        job.exchange(&mut swapped).filter(&team).run();
+        assert_eq!(swapped, (0..n).map(|r| if r == 0 { 100 * me } else { 100 * r + me }).collect::<Vec<_>>());
+    }
     job.barrier();
 }
 

@@ -18,6 +18,8 @@ use std::sync::{OnceLock, PoisonError};
 const OWNED: u64 = 1 << 32;
 /// It has a sink.
 const SINK: u64 = 1 << 33;
+/// Only who asked waits for its answers, which may take as long as others like. It stays until the slot is free.
+const APART: u64 = 1 << 34;
 
 /// What becomes of bytes that an answer brings: where they belong in the whole, and the bytes.
 pub type Sink = Box<dyn FnMut(u64, &[u8]) + Send>;
@@ -44,7 +46,7 @@ pub unsafe fn sink_to(dst: *mut [u8]) -> Sink {
 /// One slot.
 #[derive(Default)]
 pub struct Slot {
-    /// Missing answers, [`OWNED`], [`SINK`].
+    /// Missing answers, [`OWNED`], [`SINK`], [`APART`].
     state: AtomicU64,
     value: AtomicU64,
     sink: Mutex<Option<Sink>>,
@@ -57,12 +59,12 @@ impl std::fmt::Debug for Slot {
 }
 
 impl Slot {
-    /// Takes it for so many answers if it is free.
+    /// Takes it for so many answers, with these flags, if it is free.
     #[inline]
-    fn take(&self, answers: u32) -> bool {
+    fn take(&self, answers: u32, flags: u64) -> bool {
         let free = self.state.load(Acquire) == 0;
         if free {
-            self.state.store(OWNED | u64::from(answers), Relaxed);
+            self.state.store(OWNED | flags | u64::from(answers), Relaxed);
         }
         free
     }
@@ -90,18 +92,24 @@ impl Slot {
         if self.state.load(Relaxed) & SINK != 0 {
             *self.lock() = None;
         }
-        self.state.fetch_and(!(OWNED | SINK), AcqRel);
+        let before = self.state.fetch_and(!(OWNED | SINK), AcqRel);
+        if before & APART != 0 && before as u32 == 0 {
+            self.state.fetch_and(!APART, AcqRel);
+        }
     }
 
-    /// An answer has come; false if none is missing.
+    /// An answer has come; none if none is missing, else the state before. Of giving it back and the last answer the later one sets it free.
     #[inline]
-    fn answer(&self, value: u64) -> bool {
-        let missing = self.state.load(Relaxed) as u32 != 0;
-        if missing {
-            self.value.store(value, Relaxed);
-            self.state.fetch_sub(1, AcqRel);
+    fn answer(&self, value: u64) -> Option<u64> {
+        if self.state.load(Relaxed) as u32 == 0 {
+            return None;
         }
-        missing
+        self.value.store(value, Relaxed);
+        let before = self.state.fetch_sub(1, AcqRel);
+        if before & (APART | OWNED) == APART && before as u32 == 1 {
+            self.state.fetch_and(!APART, AcqRel);
+        }
+        Some(before)
     }
 
     fn lock(&self) -> impl std::ops::DerefMut<Target = Option<Sink>> + '_ {
@@ -116,7 +124,7 @@ pub struct Answers {
     chunks: [OnceLock<Box<[Slot]>>; CHUNKS],
     /// Where the last one was taken; the rank's own.
     last: AtomicU32,
-    /// How many answers are missing, of all slots.
+    /// How many answers are missing, of all slots but those that are apart.
     missing: AtomicU64,
 }
 
@@ -139,30 +147,41 @@ impl Answers {
     /// Takes a slot for so many answers; the calling thread is the rank's.
     #[inline]
     pub fn take(&self, answers: u32) -> u32 {
-        let last = self.last.load(Relaxed);
-        // The next one, as a rule.
-        let next = if last as usize + 1 < FIRST { last + 1 } else { 0 };
-        let number = match self.slot(next).is_some_and(|slot| slot.take(answers)) {
-            true => next,
-            false => self.search(answers),
-        };
-        self.last.store(number, Relaxed);
+        let number = self.take_with(answers, 0);
         self.missing.fetch_add(u64::from(answers), Relaxed);
         number
     }
 
+    /// The same, for answers that nobody waits for but who asked: they are not among [all](Self::are_all_done).
+    pub fn take_apart(&self, answers: u32) -> u32 {
+        self.take_with(answers, APART)
+    }
+
+    #[inline]
+    fn take_with(&self, answers: u32, flags: u64) -> u32 {
+        let last = self.last.load(Relaxed);
+        // The next one, as a rule.
+        let next = if last as usize + 1 < FIRST { last + 1 } else { 0 };
+        let number = match self.slot(next).is_some_and(|slot| slot.take(answers, flags)) {
+            true => next,
+            false => self.search(answers, flags),
+        };
+        self.last.store(number, Relaxed);
+        number
+    }
+
     #[cold]
-    fn search(&self, answers: u32) -> u32 {
+    fn search(&self, answers: u32, flags: u64) -> u32 {
         let mut number = 0;
         for chunk in self.chunks.iter().map_while(|c| c.get()) {
-            if let Some(i) = chunk.iter().position(|slot| slot.take(answers)) {
+            if let Some(i) = chunk.iter().position(|slot| slot.take(answers, flags)) {
                 return number + i as u32;
             }
             number += chunk.len() as u32;
         }
         self.grow();
         assert!(
-            self.slot(number).is_some_and(|slot| slot.take(answers)),
+            self.slot(number).is_some_and(|slot| slot.take(answers, flags)),
             "answers to more than a thousand million questions"
         );
         number
@@ -222,7 +241,7 @@ impl Answers {
         self.own(number).give();
     }
 
-    /// Have all answers to all slots come?
+    /// Have all answers to all slots come that are not apart?
     #[inline]
     pub fn are_all_done(&self) -> bool {
         self.missing.load(Acquire) == 0
@@ -232,11 +251,11 @@ impl Answers {
     #[inline]
     #[must_use]
     pub fn answer(&self, number: u32, value: u64) -> bool {
-        let answered = self.slot(number).is_some_and(|slot| slot.answer(value));
-        if answered {
+        let before = self.slot(number).and_then(|slot| slot.answer(value));
+        if before.is_some_and(|state| state & APART == 0) {
             self.missing.fetch_sub(1, Release);
         }
-        answered
+        before.is_some()
     }
 
     /// An answer that brings bytes; false if nobody asked.
@@ -277,6 +296,22 @@ mod tests {
     }
 
     #[test]
+    fn who_asks_apart_is_the_only_one_to_wait() {
+        let answers = Answers::default();
+        let (apart, other) = (answers.take_apart(1), answers.take(1));
+        assert!(answers.answer(other, 1) && answers.are_all_done() && !answers.is_done(apart));
+        assert!(answers.answer(apart, 2) && answers.are_all_done() && answers.value(apart) == 2);
+        answers.give(apart);
+        // Given up before its answer has come.
+        let given_up = answers.take_apart(1);
+        answers.give(given_up);
+        let taken: Vec<u32> = (0..FIRST).map(|_| answers.take(0)).collect();
+        assert!(taken.contains(&apart) && !taken.contains(&given_up));
+        assert!(answers.answer(given_up, 3) && answers.are_all_done());
+        assert!((0..2 * FIRST).any(|_| answers.take(0) == given_up), "free now");
+    }
+
+    #[test]
     fn bytes_come_until_a_slot_is_given_up() {
         let answers = Answers::default();
         let got = Arc::new(std::sync::Mutex::new(vec![0; 6]));
@@ -302,13 +337,13 @@ mod models {
     use loom::sync::Arc;
 
     /// A slot that was taken for one answer, and a cell that stands for what the answer touches; another thread gives it.
-    fn asked() -> (Arc<(Slot, UnsafeCell<u32>)>, loom::thread::JoinHandle<()>) {
+    fn asked(flags: u64) -> (Arc<(Slot, UnsafeCell<u32>)>, loom::thread::JoinHandle<()>) {
         let slot = Arc::new((Slot::default(), UnsafeCell::new(0)));
-        assert!(slot.0.take(1));
+        assert!(slot.0.take(1, flags));
         let answering = slot.clone();
         let thread = loom::thread::spawn(move || {
             answering.1.with_mut(|p| unsafe { *p += 1 });
-            assert!(answering.0.answer(7));
+            assert!(answering.0.answer(7).is_some());
         });
         (slot, thread)
     }
@@ -317,7 +352,7 @@ mod models {
     #[test]
     fn loom_what_an_answer_brings_is_there() {
         loom::model(|| {
-            let (slot, thread) = asked();
+            let (slot, thread) = asked(0);
             while !slot.0.is_done() {
                 loom::thread::yield_now();
             }
@@ -330,13 +365,17 @@ mod models {
     /// A rank gives up, and the slot is used again only when nobody uses it any more.
     #[test]
     fn loom_a_slot_is_used_again_when_its_answers_have_come() {
-        loom::model(|| {
-            let (slot, thread) = asked();
-            slot.0.give();
-            if slot.0.take(1) {
-                slot.1.with_mut(|p| unsafe { *p += 1 });
-            }
-            thread.join().unwrap();
-        });
+        for flags in [0, APART] {
+            loom::model(move || {
+                let (slot, thread) = asked(flags);
+                slot.0.give();
+                let again = slot.0.take(1, 0);
+                if again {
+                    slot.1.with_mut(|p| unsafe { *p += 1 });
+                }
+                thread.join().unwrap();
+                assert!(again || slot.0.take(1, 0), "free now");
+            });
+        }
     }
 }

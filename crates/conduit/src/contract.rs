@@ -177,7 +177,7 @@ pub trait Conduit {
     fn progress(&self) -> bool;
     /// Waits until `done`, making progress.
     fn wait(&self, site: Site, done: impl Fn() -> bool + Copy) -> Result<(), Aborted>;
-    /// Waits until all that this rank has sent has ended.
+    /// Waits until all requests that this rank has sent have ended.
     fn quiet(&self, site: Site) -> Result<(), Aborted>;
     /// How many bits of a signal's number travel with it, by whichever way.
     fn signal_bits(&self) -> u32 {

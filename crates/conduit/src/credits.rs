@@ -1,5 +1,5 @@
 //! Credits: how much memory of a process the messages of other nodes may take, who may use how much of it, and how that is
-//! lent to those who need more. Document 002, sections 4.6 and 4.7, is where the idea is from.
+//! lent to those who need more. The idea is that of GASNet's conduit for Portals (Bonachea, Hargrove, Welcome, Yelick, "Porting GASNet to Portals", 4.6 and 4.7).
 //!
 //! A credit stands for [`UNIT`] bytes at the target, and for one entry of its completion queue. A message costs as many as hold
 //! it, rounded up to a power of two ([`Cost`]): its cost travels in four bits and comes back with its reply. From its
@@ -27,7 +27,8 @@
 //! longest message to begin with ([`divide`]), so the first in the queue lacks what others have borrowed, and all of
 //! that is recalled as far as it lacks. A source returns what it does not use at once, and the rest when its messages end, which
 //! they do as long as the lane's target serves it (handlers do not wait; replies take no credits). One exception: a source keeps
-//! a loan that is enough for the message it was asked for until that message has gone. It goes at once, since its rank is trying again and again. So the
+//! a loan that is enough for the message it was asked for until that message has gone. It goes at once, since its rank is trying again and again (but for
+//! calls that called functions make, which go when their rank waits or polls: one that computes keeps its loan until then). So the
 //! first is served, and by then every loan has been used at least once: nobody takes loans from each other in circles.
 //! Those who want more but do not need it have no place in the queue, and get nothing while somebody is in it.
 //!
@@ -35,7 +36,9 @@
 //! A purse's `free` is only changed by atomic additions and exchanges; whoever gets credits out of it gets them alone. Who brings credits
 //! home adds them and then looks whether a recall is open; who opens one says so, then exchanges `free`, at least by itself. Of the two
 //! exchanges of `free` one is the later, and acquires what the other's thread did before: either the recall finds the credits, or
-//! who brought them finds the recall open.
+//! who brought them finds the recall open. What a message needs is not returned until it has gone, which its rank notes when the message may have ended
+//! already; so who notes it looks itself what is to be returned. Whether credits are needed is read under the lock of the books: of the two that hold
+//! it one is the later, and finds what the other has left.
 //!
 //! Does not contain: messages, and who sends them when (see `ofi::am`).
 
@@ -164,13 +167,16 @@ impl Purse {
         false
     }
 
-    /// The message that such credits were taken for has gone: who needed no more has what it needed.
+    /// The message that such credits were taken for has gone: who needed no more has what it needed. As [`bring`](Self::bring).
     #[inline]
-    pub fn gone(&self, cost: Cost) {
+    pub fn gone(&self, grant: u32, cost: Cost) -> Option<u32> {
         let need = self.need.load(Relaxed);
-        if need != 0 && need <= cost.credits() {
-            self.need.store(0, Release);
+        if need == 0 || need > cost.credits() {
+            return None;
         }
+        self.need.store(0, Release);
+        // It may have ended already, and its credits were not returned since it needed them.
+        self.give_back(grant)
     }
 
     /// Brings credits home. Gives the whole count of returned ones if some are to be returned now.
@@ -449,6 +455,8 @@ mod tests {
         purses: Vec<Purse>,
         /// What each is about to send, and has asked for.
         next: Vec<Option<Cost>>,
+        /// What it has just sent, and has not noted yet: it may end before.
+        gone: Vec<Option<Cost>>,
         asked: Vec<Option<Lack>>,
         wants: Vec<bool>,
         sent: Vec<u32>,
@@ -467,6 +475,7 @@ mod tests {
                 lender: Lender::new(share),
                 purses: (0..sources).map(|_| Purse::new(share.grant)).collect(),
                 next: vec![None; sources],
+                gone: vec![None; sources],
                 asked: vec![None; sources],
                 wants: vec![false; sources],
                 sent: vec![0; sources],
@@ -489,10 +498,14 @@ mod tests {
 
         /// A source tries to send what it is about to.
         fn try_send(&mut self, s: usize) {
+            if let Some(cost) = self.gone[s].take() {
+                let returned = self.purses[s].gone(self.share.grant, cost);
+                return self.returns(s, returned);
+            }
             let Some(cost) = self.next[s] else { return };
             let purse = &self.purses[s];
             if purse.take(cost) {
-                purse.gone(cost);
+                self.gone[s] = Some(cost);
                 self.under_way.push((s, cost));
                 (self.next[s], self.sent[s]) = (None, self.sent[s] + 1);
                 (self.now, self.seen[s]) = (self.now + 1, self.now + 1);
@@ -713,7 +726,7 @@ mod loom_tests {
             let mut gone = false;
             for _ in 0..2 {
                 if !gone && purse.take(cost) {
-                    purse.gone(cost);
+                    assert_eq!(purse.gone(1, cost), None);
                     gone = true;
                 }
             }
@@ -721,9 +734,29 @@ mod loom_tests {
             assert_eq!((first, second), (None, None));
             if !gone {
                 assert!(purse.take(cost), "it was lent for this");
-                purse.gone(cost);
+                purse.gone(1, cost);
             }
             assert_eq!((purse.bring(1, 2), purse.free()), (Some(1), 1));
+        });
+    }
+
+    /// A message that needed a loan ends, and the loan is recalled, before its rank has noted that it has gone: whoever is the last returns it.
+    #[test]
+    fn loom_what_was_needed_is_returned_when_it_has_gone() {
+        loom::model(|| {
+            let purse = Arc::new(Purse::new(1));
+            let cost = Cost::of(2 * UNIT);
+            assert!(purse.lacks(1, cost).is_some());
+            assert_eq!(purse.told(1, 1, 0), None);
+            assert!(purse.take(cost));
+            let [brought, recalled] =
+                [|purse: &Purse| purse.bring(1, 2), |purse: &Purse| purse.told(1, 1, 1)].map(|part| {
+                    let purse = purse.clone();
+                    thread::spawn(move || part(&purse))
+                });
+            let gone = purse.gone(1, cost);
+            let all = [gone, brought.join().unwrap(), recalled.join().unwrap()];
+            assert_eq!((all.into_iter().flatten().collect::<Vec<_>>(), purse.free()), (vec![1], 1));
         });
     }
 }

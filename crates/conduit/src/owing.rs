@@ -20,7 +20,7 @@
 //!
 //! Does not contain: messages, when they are sent (`ofi::progress`), and what a source does with what it hears (`ofi::am`).
 
-use crate::sync::{AtomicU32, Mutex, Ordering::*, raise};
+use crate::sync::{AtomicU32, Mutex, Ordering::*, full_fence, raise};
 use std::sync::PoisonError;
 
 /// What is owed to all sources. Accounts are numbers.
@@ -32,6 +32,35 @@ pub struct Owing {
     length: AtomicU32,
     /// How many messages have ended since the list was taken: roughly, it is only a reason to take it.
     untold: AtomicU32,
+}
+
+/// The sleep of whoever serves when nobody else does. It sleeps for long only when nothing is owed, and whoever owes something from then on wakes it:
+/// each says what it does, makes a full fence, and looks what the other has said, so that one of the two sees the other.
+#[derive(Debug, Default)]
+pub struct Nap(AtomicU32);
+
+impl Nap {
+    /// Falls asleep, if nothing is owed.
+    pub fn begins(&self, owes: impl FnOnce() -> bool) -> bool {
+        self.0.store(1, Relaxed);
+        full_fence();
+        let begins = !owes();
+        if !begins {
+            self.ends();
+        }
+        begins
+    }
+
+    /// Is awake.
+    pub fn ends(&self) {
+        self.0.store(0, Relaxed);
+    }
+
+    /// Something is owed now, after a full fence. True if there is a sleeper that whoever gets this has to wake.
+    #[inline]
+    pub fn is_broken(&self) -> bool {
+        self.0.load(Relaxed) == 1 && self.0.swap(0, Relaxed) == 1
+    }
 }
 
 /// Of one source. Marks are 0 or 1.
@@ -50,24 +79,28 @@ impl Owing {
         Owing { accounts, list: Mutex::new(vec![]), length: AtomicU32::new(0), untold: AtomicU32::new(0) }
     }
 
-    /// A message has ended that had so many credits.
-    pub fn ended(&self, at: usize, credits: u32) {
+    /// A message has ended that had so many credits. True if the source was not on the list; then there is a full fence after that.
+    pub fn ended(&self, at: usize, credits: u32) -> bool {
         self.accounts[at].ended.fetch_add(credits, AcqRel);
         self.untold.fetch_add(1, Relaxed);
-        self.list(at);
+        self.list(at)
     }
 
-    /// There is something else to say, which only a message of its own does; what it is was written before.
-    pub fn more(&self, at: usize) {
+    /// There is something else to say, which only a message of its own does; what it is was written before. As [`ended`](Self::ended).
+    pub fn more(&self, at: usize) -> bool {
         self.accounts[at].more.swap(1, AcqRel);
-        self.list(at);
+        self.list(at)
     }
 
-    fn list(&self, at: usize) {
-        if self.accounts[at].listed.swap(1, AcqRel) == 0 {
+    fn list(&self, at: usize) -> bool {
+        let is_new = self.accounts[at].listed.swap(1, AcqRel) == 0;
+        if is_new {
             self.list.lock().unwrap_or_else(PoisonError::into_inner).push(at);
-            self.length.fetch_add(1, Release);
+            self.length.fetch_add(1, AcqRel);
+            #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+            full_fence();
         }
+        is_new
     }
 
     /// How many credits of the source's messages have ended.
@@ -198,14 +231,18 @@ mod loom_tests {
         }
     }
 
+    /// As deep as time allows; `LOOM_MAX_PREEMPTIONS` goes deeper.
+    fn bounded(f: impl Fn() + Send + Sync + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = model.preemption_bound.or(Some(3));
+        model.check(f);
+    }
+
     type Part = fn(&Owing, &Source, &AtomicU32);
 
     /// Three do something with what is owed to one source. Afterwards, whoever looks tells it all, and nobody is left.
     fn model([first, second, third]: [Part; 3], ended: u32, said: u32) {
-        // As deep as time allows; `LOOM_MAX_PREEMPTIONS` goes deeper.
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = model.preemption_bound.or(Some(3));
-        model.check(move || {
+        bounded(move || {
             let all = Arc::new((Owing::new(1), Source::default(), AtomicU32::new(0)));
             let others = [second, third].map(|part| {
                 let all = all.clone();
@@ -218,6 +255,22 @@ mod loom_tests {
             let heard = (source.count.load(Relaxed), source.besides.load(Relaxed));
             assert_eq!((heard.0, owing.news(0), owing.is_any()), (ended, None, false));
             assert!(heard.1 >= said, "{heard:?}");
+        });
+    }
+
+    /// Whoever serves does not sleep while something is owed, or is woken.
+    #[test]
+    fn loom_nobody_sleeps_on_what_is_owed() {
+        bounded(|| {
+            let all = Arc::new((Owing::new(2), Nap::default()));
+            let [first, second] = [0, 1].map(|at| {
+                let all = all.clone();
+                thread::spawn(move || all.0.ended(at, 1) && all.1.is_broken())
+            });
+            let sleeps = all.1.begins(|| all.0.is_any());
+            let woken = [first.join().unwrap(), second.join().unwrap()];
+            assert!(!woken[0] || !woken[1], "woken twice");
+            assert!(!sleeps || woken[0] || woken[1]);
         });
     }
 

@@ -344,7 +344,7 @@ impl Inner {
     pub fn fence_at(&self, site: Site) {
         self.complete_far(site);
         if self.signals_sent.replace(false) {
-            self.unless_over(self.seat.quiet(site, || Conduit::progress(&self.seat)));
+            self.unless_over(self.seat.quiet_messages(site));
         }
         full_fence();
     }

@@ -135,7 +135,7 @@ pub struct Limits {
 
 /// The settings that a launcher follows where it has no option for them.
 pub fn limits() -> Result<Limits> {
-    Settings::read().map(|s| Limits { timeout: s.timeout, hang_after: s.hang_after, heartbeat: s.heartbeat })
+    Settings::read().map(|s| Limits { timeout: s.timeout.flatten(), hang_after: s.hang_after, heartbeat: s.heartbeat })
 }
 
 /// The tables that choose algorithms of collectives, the first one first, each with where it is from.
@@ -192,7 +192,8 @@ pub(crate) struct Settings {
     pub table: Option<Table>,
     pub check: bool,
     pub hang_after: Option<Duration>,
-    pub timeout: Option<Duration>,
+    /// If it is given: after that, or never.
+    pub timeout: Option<Option<Duration>>,
     pub test_procs: Option<Option<usize>>,
 }
 
@@ -283,7 +284,10 @@ impl Settings {
             node: get("PARTAGE_NODE").filter(|node| !node.is_empty()),
             provider: get("PARTAGE_PROVIDER"),
             interface: get("PARTAGE_INTERFACE"),
-            connect: seconds("PARTAGE_CONNECT")?,
+            connect: match get("PARTAGE_CONNECT").filter(|v| v.trim() == "never") {
+                Some(v) => return Err(bad("PARTAGE_CONNECT", &v, "seconds")),
+                None => seconds("PARTAGE_CONNECT")?,
+            },
             heartbeat: match get("PARTAGE_HEARTBEAT") {
                 None => Some(HEARTBEAT),
                 Some(_) => seconds("PARTAGE_HEARTBEAT")?,
@@ -317,7 +321,7 @@ impl Settings {
             },
             check: one_of("PARTAGE_CHECK", &["0", "1"])?.map_or(cfg!(debug_assertions), |i| i == 1),
             hang_after: seconds("PARTAGE_HANG_AFTER")?,
-            timeout: seconds("PARTAGE_TIMEOUT")?,
+            timeout: get("PARTAGE_TIMEOUT").map(|_| seconds("PARTAGE_TIMEOUT")).transpose()?,
             test_procs,
         })
     }
@@ -377,6 +381,10 @@ mod tests {
         assert_eq!(with("PARTAGE_SEGMENT", "512M").unwrap().segment, Some(512 << 20));
         assert_eq!(with("PARTAGE_HANG_AFTER", "500ms").unwrap().hang_after, Some(Duration::from_millis(500)));
         assert_eq!(with("PARTAGE_HANG_AFTER", "never").unwrap().hang_after, None);
+        assert_eq!(with("PARTAGE_TIMEOUT", "2").unwrap().timeout, Some(Some(Duration::from_secs(2))));
+        assert_eq!(with("PARTAGE_TIMEOUT", "never").unwrap().timeout, Some(None));
+        assert_eq!(with("PARTAGE_RANKS", "1").unwrap().timeout, None);
+        assert!(with("PARTAGE_CONNECT", "never").is_err());
         assert_eq!(with("PARTAGE_HEARTBEAT", "2").unwrap().heartbeat, Some(Duration::from_secs(2)));
         assert_eq!(with("PARTAGE_HEARTBEAT", "never").unwrap().heartbeat, None);
         assert_eq!(with("PARTAGE_RANKS", "1").unwrap().heartbeat, Some(HEARTBEAT));

@@ -178,7 +178,7 @@ impl Launch {
             neighbor: kind.is_foreign(),
             own_reports: kind != Kind::Launcher && node.mine().contains(&(node.ranks().members()[0] as usize)),
             hang_after: settings.hang_after,
-            timeout: settings.timeout.or(self.default_timeout),
+            timeout: settings.timeout.unwrap_or(self.default_timeout),
         };
         let watching = watching.start(node.clone());
         let fate = if processes > 1 { Fate::Exit } else { fate };
@@ -221,7 +221,7 @@ impl Launch {
         }
         spec.env.push((settings::CALL.into(), call.key().into()));
         let settings = Settings::read()?;
-        spec.timeout = settings.timeout.or(self.default_timeout);
+        spec.timeout = settings.timeout.unwrap_or(self.default_timeout);
         spec.hang_after = settings.hang_after;
         let (ended, joined) = launcher::launch_and_count(&spec).map_err(Error::start)?;
         match (ended.code, ended.why) {

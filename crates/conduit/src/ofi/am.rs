@@ -310,7 +310,7 @@ impl Seat {
         self.is_at_it(net);
         number.set(number.get().wrapping_add(1));
         self.wants[lane][whose].set(false);
-        self.has_sent(net, lane, whose, cost);
+        self.has_sent(net, ranks, (lane, to), cost);
         true
     }
 }

@@ -43,7 +43,7 @@ pub mod signal;
 
 use crate::contract::Exchange;
 use crate::credits::{self, Lender, Mode, Share};
-use crate::owing::Owing;
+use crate::owing::{Nap, Owing};
 use crate::ranks::Ranks;
 use crate::shm::Node;
 use crate::wait::Relief;
@@ -224,8 +224,10 @@ pub struct Net {
     strays: AtomicU64,
     /// Which accounts are to be told, and what.
     owing: Owing,
-    /// How many looks were in vain since then.
+    /// How many looks were in vain since that was done last.
     in_vain: AtomicU32,
+    /// Does the thread sleep for long?
+    nap: Nap,
     signals: Signals,
     /// Held by whoever reads the completion queue: what comes is put into order under it.
     reading: Mutex<Early>,
@@ -482,6 +484,7 @@ impl Net {
             strays: AtomicU64::new(0),
             owing: Owing::new(count * (1 + mine.len())),
             in_vain: AtomicU32::new(0),
+            nap: Nap::default(),
             reading: Mutex::default(),
             buffers: (0..am::BUFFERS).map(Buffer::new).collect(),
             idle_buffers: Mutex::new((0..am::BUFFERS).collect()),
@@ -550,15 +553,17 @@ impl Net {
                 let rank = (0..ranks.count()).find(|&r| ranks.place(r).0 == p).expect("a process has a rank");
                 format!("process {p} (rank {rank} on {}, {})", node.host_of(rank).0, self.addresses[p])
             };
-            let why = silent.first().map_or(String::new(), |&p| {
-                format!(
+            let broken = self.why_broken();
+            let why = silent.first().map_or(String::new(), |&p| match &broken {
+                Some(why) => format!("{} cannot reach {} over {}: {why}", name(me), name(p), self.endpoint.provider()),
+                None => format!(
                     "{} did not answer {} over {} within {} s; PARTAGE_INTERFACE chooses the address, and firewalls must let \
                      the hosts of a job connect to each other",
                     name(p),
                     name(me),
                     self.endpoint.provider(),
                     self.settings.patience.as_secs_f64()
-                )
+                ),
             });
             let outcomes = exchange.all_gather(why.as_bytes());
             met.store(true, Release);

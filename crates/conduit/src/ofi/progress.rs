@@ -12,7 +12,7 @@
 //! * A thread of the process, while no rank does: it sleeps in the queue's descriptor. While ranks look, it dozes elsewhere
 //!   for a millisecond at a time: a sleeper beside somebody who looks is woken for every message and makes it twice as slow.
 //!   A rank that goes to sleep hands over to it at once; one that begins to compute does not, so its process serves nobody
-//!   for a millisecond at most. While all ranks sleep, and have cores of their own, the thread looks in their place for a
+//!   for a millisecond at most. A rank that takes a message while the thread sleeps, and owes word of it, wakes it, so that this goes then, too. While all ranks sleep, and have cores of their own, the thread looks in their place for a
 //!   moment whenever something has come: to sleep after each message would make the next one twice as slow.
 //!
 //! # Failure
@@ -228,6 +228,14 @@ impl Net {
         }
     }
 
+    /// Something is owed, after a full fence, and whoever owes it may go and compute: the thread does not sleep on.
+    #[inline]
+    pub(super) fn rouse(&self) {
+        if self.nap.is_broken() {
+            self.endpoint.wake();
+        }
+    }
+
     /// The network has failed.
     pub(super) fn broke(&self, why: &str) {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| why.to_string());
@@ -272,7 +280,9 @@ impl Net {
             while self.poll(node) {}
             self.tell_ended(node.ranks());
             // What finds no room makes no event when there is some, and neither does a put into a FIFO.
-            let came = self.endpoint.wait(if self.owes() || self.has_fifos() { SLEEP / 100 } else { SLEEP });
+            let sleeps = self.nap.begins(|| self.owes() || self.has_fifos());
+            let came = self.endpoint.wait(if sleeps { SLEEP } else { SLEEP / 100 });
+            self.nap.ends();
             if came && node.cores() == Cores::Own {
                 self.stay(node);
             }

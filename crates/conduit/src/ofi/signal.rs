@@ -336,7 +336,7 @@ unsafe fn start_data(
             unsafe { net.endpoint.write_data(peer, local, len, desc, remote, context, data) }
         });
         match posted {
-            true => far.has_sent(net, AM, process, cost),
+            true => far.has_sent(net, ranks, lane, cost),
             false => far.gives(net, ranks, lane, cost),
         }
         posted
@@ -394,7 +394,7 @@ fn try_fifo(seat: &shm::Seat, site: Site, at: At, src: &[u8], [what, n]: [u64; 2
         bounce::sent(unsafe { &*image }, len, content);
         book.ops[i] = number;
         book.filled += 1;
-        far.has_sent(net, AM, process, cost);
+        far.has_sent(net, ranks, lane, cost);
     } else {
         far.gives(net, ranks, lane, cost);
     }
@@ -508,7 +508,7 @@ impl Net {
                 self.accounts[source].taken.store(*taken, Release);
                 self.hold(Cost::LEAST);
                 self.ended(AM, target, source, Cost::LEAST);
-                self.owing.more(source);
+                self.tell_more(source);
                 node.ring(node.ranks().near(target));
                 any = true;
             }

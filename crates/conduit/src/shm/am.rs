@@ -374,11 +374,30 @@ impl Seat {
         Sent { in_line: self.outlet.in_line.get(), queued: self.outlet.total.get(), far }
     }
 
-    /// Waits until everything that this rank has sent has ended, and its replies and results have been handled here.
+    /// Waits until everything that this rank has sent has ended, and its replies and results have been handled here. Progress serves calls, too:
+    /// others may have to run some of this rank's before they end, and only it takes its results.
     pub fn quiet(&self, site: Site, progress: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
+        self.quiet_of(site, |_| true, progress)
+    }
+
+    /// The same of messages; calls may be open, and are not waited for. Whoever may not run calls does not wait for others to.
+    pub fn quiet_messages(&self, site: Site) -> Result<(), Aborted> {
+        self.quiet_of(site, |net| net == AM, || Conduit::progress(self))
+    }
+
+    fn quiet_of(
+        &self,
+        site: Site,
+        is_meant: impl Fn(usize) -> bool + Copy,
+        progress: impl Fn() -> bool + Copy,
+    ) -> Result<(), Aborted> {
         let mail = &self.node.mail;
+        let next = || {
+            let mut all = self.outlet.not_quiet.borrow_mut();
+            all.iter().rposition(|&(net, _)| is_meant(net)).map(|i| all.swap_remove(i))
+        };
         // What is served meanwhile may send more; it is waited for too.
-        while let Some((net, to)) = { self.outlet.not_quiet.borrow_mut().pop() } {
+        while let Some((net, to)) = next() {
             let route = &self.outlet.routes[net][to];
             route.listed.set(false);
             let account = mail.peers[to].account(net, self.near);
@@ -412,10 +431,10 @@ impl Seat {
             waited?;
         }
         let Some(far) = &self.far else { return Ok(()) };
-        far.quiet(self, site, progress)?;
+        far.quiet(self, site, is_meant, progress)?;
         // What was served meanwhile may have sent more to ranks of this node.
-        let quiet = self.outlet.not_quiet.borrow().is_empty();
-        if quiet { Ok(()) } else { self.quiet(site, progress) }
+        let quiet = !self.outlet.not_quiet.borrow().iter().any(|&(net, _)| is_meant(net));
+        if quiet { Ok(()) } else { self.quiet_of(site, is_meant, progress) }
     }
 
     /// Is it known, without a look at others, that there is nothing to be waited for?
@@ -496,7 +515,7 @@ impl Conduit for Seat {
     }
 
     fn quiet(&self, site: Site) -> Result<(), Aborted> {
-        Seat::quiet(self, site, || Conduit::progress(self))
+        self.quiet_messages(site)
     }
 
     fn signal_bits(&self) -> u32 {

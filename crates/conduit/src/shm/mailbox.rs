@@ -500,7 +500,9 @@ impl Seat {
     /// Sends a value by a message: the slot to which the answer comes, which is the caller's to give back. `waits`: it comes when
     /// there was room.
     pub fn start_mail(&self, site: Site, name: Name, value: &[u8], waits: bool) -> Result<u32, Aborted> {
-        let slot = self.landing().answers.take(1);
+        let answers = &self.landing().answers;
+        // Room comes when others like, who may need this rank to serve them first; and what it serves may wait for its own answers.
+        let slot = if waits { answers.take_apart(1) } else { answers.take(1) };
         self.request(site, name.rank(), MAIL, &[name.0, slot.into(), waits.into()], value)?;
         Ok(slot)
     }

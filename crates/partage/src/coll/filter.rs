@@ -61,7 +61,12 @@ impl<T: Pod, M: Meets<T>> Filtered<'_, T, M> {
             Some(number) => TeamRank(number as u32),
             None => panic!("{me}: {}: member {} is not in the filter; take one that is", site.call, member.0),
         };
-        let (op, mine, root) = (of.op, home.rank().index(), number(of.root));
+        let (op, mine) = (of.op, home.rank().index());
+        // Where there is none, nobody has named one.
+        let root = match op {
+            OpKind::GatherAll | OpKind::Exchange | OpKind::AllReduce | OpKind::Prefix => TeamRank(0),
+            OpKind::Broadcast | OpKind::Scatter | OpKind::Gather | OpKind::Reduce | OpKind::Permute => number(of.root),
+        };
         let (is_root, all) = (of.root.index() == mine, home.size());
         let shared =
             [Some(&of.source), of.dest.as_ref()].map(|side| side.is_some_and(|side| is_shared(side, home, site)));

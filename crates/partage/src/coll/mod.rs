@@ -25,8 +25,9 @@
 //! [`varying`](Collective::varying) are for blocks of different lengths, [`filter`](Collective::filter) for some ranks only.
 //!
 //! # Sync modes
-//! [`In`] says when data may be touched, [`Out`] when a rank may return ([`Collective::sync`]); the default is `All`, `All`, which is as if there
-//! were a barrier before and after. Memory of one's own is never touched outside of the call, so `No` means `My` there.
+//! [`In`] says when data may be touched, [`Out`] when a rank may return ([`Collective::sync`]); the default is `All`, `All`: no data of shared arrays
+//! are touched before all have entered, and none after the first has returned. Memory of one's own is never touched outside of the call: with two such buffers all modes are `My`, `My`. No
+//! mode orders other memory, as a barrier does.
 //!
 //! ```
 //! use partage::prelude::*;
@@ -74,6 +75,7 @@ use buffer::{Side, What};
 use bytemuck::Pod;
 use choice::{Call, Key, Prepared, UNKNOWN};
 use engine::Base;
+use partage_conduit::barrier::Tag;
 use partage_conduit::record::Site;
 use partage_plan::coll::{Kind, OpKind};
 #[doc(hidden)]
@@ -397,13 +399,23 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
     #[inline(never)]
     #[track_caller]
     fn run_task(&self, call: &'static str, at: &'static Location<'static>) {
+        if self.is_copied_when_all_are_there() {
+            self.team.meet(Tag::Plain, u64::MAX, || Site { call, at });
+        }
         let mut task = Task::new(call, at);
         if self.describe(&mut task) {
             self.team.group.engine.run(&self.team.inner, &task);
         }
     }
 
-    /// Starts it; it goes on whenever this rank waits for something or makes progress, and is complete when the event is.
+    /// Is it one that copies its source first, which others may write to until they have entered?
+    fn is_copied_when_all_are_there(&self) -> bool {
+        let copies = self.dest.is_none() && matches!(self.op, OpKind::Exchange | OpKind::Permute);
+        copies && self.sync.0 == In::All && matches!(self.source.what, What::Shared(..))
+    }
+
+    /// Starts it; it goes on whenever this rank waits for something or makes progress, and is complete when the event is. An exchange or permutation
+    /// in place passes what this rank's part has when it is started, whatever the sync mode.
     ///
     /// ```
     /// use partage::prelude::*;

@@ -8,7 +8,7 @@
 //! condition = "node" | "nodes"                   all ranks are on one node, or on several
 //!           | "cores" | "crowded"                each rank has a core, or ranks share cores
 //!           | "two" | "more"                     there are two ranks (or one), or more
-//!           | "all" | "my" | "no"                the sync mode has an All; is No/No; or has neither
+//!           | "all" | "my" | "no"                the sync mode has an All; has neither; or is No/No
 //!           | "shared" | "private"               both buffers are shared, or one is not
 //! rule      = [ from "-" [ to ] ":" ] algorithm
 //! ```

@@ -1,5 +1,5 @@
 //! Blocking puts from private memory on a network that wants memory registered: kept by `job.register`, beside the same from memory
-//! that nobody keeps, which is registered for each put; in microseconds. (Document 002, figure 5: a registration cache
+//! that nobody keeps, which is registered for each put; in microseconds. ("Porting GASNet to Portals", figure 5: a registration cache
 //! against a descriptor for each transfer.)
 //!
 //! tcp registers nothing, so a shim demands it and takes some time for each page.

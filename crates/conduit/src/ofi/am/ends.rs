@@ -136,8 +136,18 @@ impl Net {
 
     /// A message of `source` to `target`, a rank of this process, has ended without a reply; it will be told.
     pub(crate) fn ended(&self, net: usize, target: usize, source: usize, cost: Cost) {
-        self.owing.ended(self.account(net, target, source), cost.credits());
+        // Before anybody is told, who may send again.
         self.held.fetch_sub(cost.credits(), Relaxed);
+        if self.owing.ended(self.account(net, target, source), cost.credits()) {
+            self.rouse();
+        }
+    }
+
+    /// Who has this account is to be told what was written before, in a message of its own.
+    pub(in crate::ofi) fn tell_more(&self, at: usize) {
+        if self.owing.more(at) {
+            self.rouse();
+        }
     }
 
     /// Tells sources what has ended.
@@ -194,7 +204,7 @@ impl Net {
             // Who reads one of them before the other is raised tells both again: it is listed after that.
             raise(&self.accounts[at].lent, lent);
             raise(&self.accounts[at].recalled, recalled);
-            self.owing.more(at);
+            self.tell_more(at);
         }
     }
 
@@ -282,10 +292,14 @@ impl Seat {
         }
     }
 
-    /// One more message is under way to this process, or of calls to this rank.
+    /// One more message is under way to this rank.
     #[inline]
-    pub(in crate::ofi) fn has_sent(&self, net: &Net, lane: usize, whose: usize, cost: Cost) {
-        net.desks[self.i].purses[lane][whose].0.gone(cost);
+    pub(in crate::ofi) fn has_sent(&self, net: &Net, ranks: &Ranks, (lane, to): (usize, usize), cost: Cost) {
+        let whose = whose(ranks, lane, to);
+        let (purse, grant) = &net.desks[self.i].purses[lane][whose];
+        if let Some(returned) = purse.gone(*grant, cost) {
+            net.say_returned(ranks, lane, self.rank, to, returned);
+        }
         let sent = &self.sent[lane][whose];
         sent.set(sent.get().wrapping_add(cost.credits()));
         self.total.set(self.total.get() + 1);
@@ -312,11 +326,12 @@ impl Seat {
         self.started.get() != net.ops[self.i].completed()
     }
 
-    /// Waits until everything that this rank has sent or started has ended.
+    /// Waits until everything that this rank has started, and has sent by nets that are meant, has ended.
     pub(crate) fn quiet(
         &self,
         seat: &shm::Seat,
         site: Site,
+        is_meant: impl Fn(usize) -> bool + Copy,
         progress: impl Fn() -> bool + Copy,
     ) -> Result<(), Aborted> {
         let (_, net) = seat.beyond();
@@ -326,10 +341,11 @@ impl Seat {
                 self.listed[lane][whose].set(!quiet);
                 !quiet
             });
-            match !self.awaits(net) {
-                true => Step::Done,
-                false if progress() => Step::Busy,
-                false => Step::Idle,
+            let any = self.not_quiet.borrow().iter().any(|&(lane, _)| is_meant(lane));
+            match any || self.started.get() != net.ops[self.i].completed() {
+                false => Step::Done,
+                true if progress() => Step::Busy,
+                true => Step::Idle,
             }
         };
         seat.waiter().until(|| site, look)

@@ -16,6 +16,7 @@
 
 use super::super::Net;
 use super::wire::{Head, Message, REQUEST};
+use crate::sync::full_fence;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::*;
 
@@ -41,6 +42,9 @@ impl Net {
         self.kept_bytes.fetch_add(payload.len(), Relaxed);
         kept.push_back(Kept { process, head, args: args.into(), payload: payload.into() });
         self.kept_count.store(kept.len(), Release);
+        drop(kept);
+        full_fence();
+        self.rouse();
     }
 
     /// Is so much kept that nothing may run that might reply?

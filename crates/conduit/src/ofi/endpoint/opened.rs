@@ -111,7 +111,7 @@ unsafe impl Sync for Opened {}
 
 impl Opened {
     /// Finds a provider.
-    pub(super) fn describe(library: &'static Library, asked: &Asked) -> Result<Opened, String> {
+    fn describe(library: &'static Library, asked: &Asked) -> Result<Opened, String> {
         let provider = asked.provider.as_deref().unwrap_or("tcp");
         let text =
             |what: &str, text: &str| CString::new(text).map_err(|_| format!("the {what} {text:?} has a zero byte"));
@@ -206,7 +206,7 @@ pub(super) unsafe fn close(fid: *mut fid) {
 
 /// # Safety
 /// From fi_getinfo.
-pub(super) unsafe fn provider(info: *const fi_info) -> String {
+unsafe fn provider(info: *const fi_info) -> String {
     // SAFETY: not null, with a name that is a C string or null.
     let name = unsafe { (*(*info).fabric_attr).prov_name };
     match name.is_null() {
