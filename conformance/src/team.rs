@@ -357,6 +357,15 @@ fn filters_without_the_first(job: &Job) {
         job.exchange(&mut swapped).filter(&team).run();
         assert_eq!(swapped, (0..n).map(|r| if r == 0 { 100 * me } else { 100 * r + me }).collect::<Vec<_>>());
     }
+    if n > 1 {
+        let reversed = job.team(job.ranks().collect::<Vec<_>>().into_iter().rev());
+        let last = Ordered(|_: u64, b: u64| b);
+        let said = refusal("another order", || job.all_reduce(&mut [me], last).filter(&reversed).run());
+        assert!(
+            said.contains("all_reduce: operands are in the order of ranks, which is not that of the filter"),
+            "{said}"
+        );
+    }
     job.barrier();
 }
 

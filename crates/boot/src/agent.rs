@@ -18,7 +18,7 @@ use rustix::process::Signal;
 
 use crate::channel::{Channel, Command, Plan, hello};
 use crate::crew::{self, Crew, Event, Stdin};
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::spec::find;
 use crate::{Error, Observer, Spec};
 
@@ -39,6 +39,7 @@ pub fn agent<O: Observer>(observe: impl FnOnce(&Spec) -> O) -> i32 {
 
 fn serve<O: Observer>(observe: impl FnOnce(&Spec) -> O) -> Result<(), Error> {
     let failed = |e: io::Error| Error::new(format!("cannot begin: {e}"));
+    signals::keep_the_dead();
     let signals = Signals::register(&[Signal::INT, Signal::TERM, Signal::HUP]).map_err(failed)?;
     let ends = (io::stdin().as_fd().try_clone_to_owned(), io::stdout().as_fd().try_clone_to_owned());
     let channel = Channel::new(ends.0.map_err(failed)?, ends.1.map_err(failed)?).map_err(failed)?;

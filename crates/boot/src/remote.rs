@@ -86,6 +86,8 @@ impl Remote {
         let shell = hosts.shell[0].display().to_string();
         let failed =
             |e: io::Error| Error::new(format!("cannot start `{shell}`, the remote shell, for host {name}: {e}"));
+        let directory =
+            directory().map_err(|e| Error::new(format!("the current directory cannot be found out: {e}")))?;
         let mut words = hosts.shell.clone();
         words.push(name.into());
         words.extend(hosts.agent.iter().map(|word| quoted(word, &hosts.shell[0])));
@@ -97,8 +99,6 @@ impl Remote {
             rustix::io::ioctl_fionbio(pipe, true).map_err(|e| failed(e.into()))?;
         }
         let channel = Channel::new(from, to).map_err(failed)?;
-        let directory =
-            directory().map_err(|e| Error::new(format!("the current directory cannot be found out: {e}")))?;
         let forwarded =
             std::env::vars_os().filter(|(name, _)| !is_of_a_job(name) && !is_of_a_host(name.as_encoded_bytes()));
         let plan = Plan {

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 use signal_hook::consts::SIGKILL;
 
@@ -20,7 +21,12 @@ impl Death {
     /// that of its process group, stays its own.
     pub(crate) fn of(pid: Pid) -> Option<Death> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let status = rustix::process::waitid(WaitId::Pid(pid), options).ok()??;
+        let status = match rustix::process::waitid(WaitId::Pid(pid), options) {
+            Ok(status) => status?,
+            // Somebody else of this process has asked already: how it ended is not known, but it has.
+            Err(Errno::CHILD) => return Some(Death::Exit(1)),
+            Err(_) => return None,
+        };
         match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => Some(Death::Exit(code)),
             (_, Some(number)) => Some(Death::Signal { number, core: status.dumped() }),

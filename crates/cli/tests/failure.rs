@@ -201,3 +201,27 @@ fn the_code_of_the_first_failure() {
     let line = ended.failed_soon(5, &["exited with code 5"]);
     assert!(line.starts_with("partage: rank 2 on "), "{line}");
 }
+
+/// Where the launcher's parent ignores the ends of its children, that is inherited, and the kernel would forget them.
+#[test]
+fn a_parent_that_ignores_its_children() {
+    let ignoring = |script: &str| {
+        let start = program("sh").arg("-c").arg(r#"trap '' CHLD; exec "$0" run -n 3 sh -c "$1""#).arg(partage());
+        start.arg(script).start().wait_with(SOON)
+    };
+    assert_eq!(ignoring("exit 0").succeeded(), "");
+    ignoring("exit 7").failed(7, &["exited with code 7"]);
+}
+
+/// What `nohup` and shells in the background have ignored is not taken for an interrupt.
+#[test]
+fn signals_that_were_ignored_stay_so() {
+    for (signal, name) in [(libc::SIGHUP, "HUP"), (libc::SIGINT, "INT")] {
+        let script = format!(r#"trap '' {name}; exec "$0" run -n 2 sh -c "echo ready; sleep 2; echo done""#);
+        let running = program("sh").arg("-c").arg(script).arg(partage()).start();
+        running.out_says(|text| text.matches("ready\n").count() == 2);
+        running.signal(signal);
+        let ended = running.wait_with(2 * SOON + Duration::from_secs(2));
+        assert_eq!(ended.succeeded().matches("done\n").count(), 2, "{name}");
+    }
+}

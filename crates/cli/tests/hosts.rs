@@ -601,6 +601,12 @@ fn a_host_that_falls_silent() {
     let ended = running.wait_with(SOON_ACROSS);
     ended.failed(1, &["the connection to host b was lost (nothing was heard from it for 3 s)"]);
     assert!(ended.took < Duration::from_secs(3) + 2 * SOON_ACROSS);
+    // Nobody else is left who could say so.
+    let running = rsh.job("a", &["-n", "2"], "wait").env("PARTAGE_HEARTBEAT", "2").start();
+    running.out_says(|text| text.matches("ready\n").count() == 2);
+    kill(running.children()[0], libc::SIGSTOP);
+    let ended = running.wait_with(SOON_ACROSS);
+    ended.failed(1, &["the connection to host a was lost (nothing was heard from it for 2 s)"]);
 }
 
 #[test]

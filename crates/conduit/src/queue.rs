@@ -84,7 +84,7 @@ pub fn has_room(tickets: &AtomicU64, slots: &impl Slots) -> bool {
 /// Senders that wait for room, by number.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<'m> {
-    /// How many bits are set.
+    /// How many bits are set, or about to be.
     pub count: &'m AtomicU32,
     /// A bit each.
     pub bits: &'m [AtomicU64],
@@ -97,8 +97,9 @@ impl Waiting<'_> {
         if word.load(Relaxed) & bit != 0 {
             return false;
         }
-        word.fetch_or(bit, Relaxed);
+        // Whoever wakes all takes out as many as are counted: none is marked and not counted.
         self.count.fetch_add(1, Relaxed);
+        word.fetch_or(bit, Release);
         full_fence();
         true
     }

@@ -414,7 +414,7 @@ impl<T: Pod> Future for Received<'_, T> {
             Some(received) => Poll::Ready(received),
             None => {
                 // Whoever sends wakes the rank, and it looks at all of its future.
-                cx.waker().wake_by_ref();
+                crate::wait::ask_again(cx);
                 Poll::Pending
             }
         }

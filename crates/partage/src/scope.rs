@@ -473,9 +473,9 @@ impl<'s, R> Event<'s, R> {
             State::Asked(asked) => asked.slot.test(),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.test(),
             // SAFETY: borrowed.
-            State::Collective(team, ..) => {
-                self.is_complete() || (unsafe { &**team }.inner.progress() && self.is_complete())
-            }
+            State::Collective(team, task, _) => unsafe {
+                task.is_done() || ((**team).inner.progress() && task.is_done())
+            },
             _ => true,
         }
     }
@@ -488,8 +488,7 @@ impl<R> Event<'_, R> {
             State::Call(pend) => pend.is_done(),
             State::Asked(asked) => asked.slot.is_done(),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.is_complete(),
-            // Whoever waits for one that has failed is told so.
-            State::Collective(_, task, _) => task.is_done() || task.has_failed(),
+            State::Collective(_, task, _) => task.is_done(),
             State::Ready(_) | State::Taken => true,
         }
     }
@@ -512,19 +511,14 @@ impl<R> Future for Event<'_, R> {
             State::Ready(_) | State::Taken => true,
         };
         if !complete {
-            cx.waker().wake_by_ref();
+            crate::wait::ask_again(cx);
             return Poll::Pending;
         }
         match self.take() {
             State::Ready(value) => Poll::Ready(value),
             State::Call(pend) => Poll::Ready(pend.take()),
             State::Asked(Asked { slot, with, read }) => Poll::Ready(read(slot.value(), with)),
-            State::Collective(team, task, value) => {
-                // SAFETY: borrowed.
-                task.unless_failed(unsafe { &(*team).inner });
-                Poll::Ready(value)
-            }
-            State::Far(_, value) => Poll::Ready(value),
+            State::Far(_, value) | State::Collective(_, _, value) => Poll::Ready(value),
             State::Owned(mut owned) => Poll::Ready(owned.take()),
             State::Taken => panic!("this event was already polled to its end"),
         }

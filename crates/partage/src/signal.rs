@@ -403,7 +403,7 @@ impl Future for Signaled<'_> {
             return Poll::Ready(());
         }
         // Whoever posts wakes the rank, and it looks at all of its future.
-        cx.waker().wake_by_ref();
+        crate::wait::ask_again(cx);
         Poll::Pending
     }
 }

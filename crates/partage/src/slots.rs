@@ -629,7 +629,7 @@ impl<T: Pod> Future for Ready<'_, T> {
             return Poll::Ready(());
         }
         // Whoever gives a slot back wakes the rank, and it looks at all of its future.
-        cx.waker().wake_by_ref();
+        crate::wait::ask_again(cx);
         Poll::Pending
     }
 }
@@ -661,7 +661,7 @@ impl<'a, T: Pod> Future for Arriving<'a, T> {
                 }
             }
         }
-        cx.waker().wake_by_ref();
+        crate::wait::ask_again(cx);
         Poll::Pending
     }
 }

@@ -31,10 +31,11 @@ use crate::scope::Event;
 use partage_conduit::record::Site;
 use partage_conduit::shm::Node;
 use partage_conduit::wait::Step;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{self, Future};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker};
 
 impl Job {
@@ -57,8 +58,9 @@ impl Job {
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let (inner, site) = (&self.all().inner, Site::here("block_on"));
         inner.may_wait(|| site);
-        let bell = Bell { node: inner.seat.node().clone(), rank: inner.rank.index(), thread: this_thread() };
-        let waker = Waker::from(Arc::new(bell));
+        let (node, rank) = (inner.seat.node().clone(), inner.rank.index());
+        let bell = Arc::new(Bell { node, rank, thread: this_thread(), woken: AtomicBool::new(false) });
+        let waker = Waker::from(bell.clone());
         // The output, or what will have it.
         let future = pin!(future);
         let state = RefCell::new((None, future));
@@ -72,6 +74,11 @@ impl Job {
                 }
                 // Polling serves too; what that brought may be what an earlier part of the future waits for.
                 Poll::Pending if inner.progress() || inner.served.get() != served => Step::Busy,
+                // It asks for another turn of its own.
+                Poll::Pending if bell.woken.load(Relaxed) => {
+                    bell.woken.store(false, Relaxed);
+                    Step::Busy
+                }
                 Poll::Pending => Step::Idle,
             }
         };
@@ -174,6 +181,21 @@ struct Bell {
     node: Arc<Node>,
     rank: usize,
     thread: usize,
+    /// Its own thread has asked for another turn. Used by that thread only.
+    woken: AtomicBool,
+}
+
+thread_local! {
+    /// Does one of our own futures ask to be polled again?
+    static ASKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// One of our own futures is not complete, and asks to be polled again, since nobody else may do so. In [`Job::block_on`] that is no reason to stay
+/// awake: there, whoever completes it wakes the rank.
+pub(crate) fn ask_again(cx: &Context<'_>) {
+    ASKS.set(true);
+    cx.waker().wake_by_ref();
+    ASKS.set(false);
 }
 
 impl Wake for Bell {
@@ -181,10 +203,12 @@ impl Wake for Bell {
         self.wake_by_ref();
     }
 
-    /// The rank's own thread is awake, and looks at its future before it sleeps.
+    /// The rank's own thread is awake, and looks at its future again before it sleeps.
     fn wake_by_ref(self: &Arc<Self>) {
         if this_thread() != self.thread {
             self.node.wake(self.rank);
+        } else if !ASKS.get() {
+            self.woken.store(true, Relaxed);
         }
     }
 }

@@ -251,3 +251,25 @@ fn what_stays_on_its_thread() {
     goes::<Rank>();
     goes::<Layout>();
 }
+
+/// A future that asks for another turn gets it, though nobody else has anything to do: not one in a tenth of a second.
+#[test]
+fn futures_that_only_yield() {
+    let begun = std::time::Instant::now();
+    partage::test(2, |job| {
+        for rank in job.ranks() {
+            let mut turns = 0;
+            let yields = std::future::poll_fn(|cx| {
+                turns += 1;
+                cx.waker().wake_by_ref();
+                if turns == 3000 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+            });
+            if rank == job.rank() {
+                job.block_on(yields);
+                assert_eq!(turns, 3000);
+            }
+            job.barrier();
+        }
+    });
+    assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", begun.elapsed());
+}

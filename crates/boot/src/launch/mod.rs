@@ -28,7 +28,7 @@ use crate::output::Sink;
 use crate::party::{self, Party};
 use crate::remote::{GRACE_AGENT, Remote};
 use crate::server::{Abort, Action, Server};
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::spec::find;
 use crate::verdict::{self, Death};
 use crate::{Error, HEARTBEAT, Input, Observer, Spec, ranks_of};
@@ -165,7 +165,11 @@ enum Source {
 impl<'a> Job<'a> {
     fn start(spec: &'a Spec, observer: &'a mut dyn Observer) -> Result<Job<'a>, Error> {
         let taken = [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR1, Signal::USR2, Signal::CONT, Signal::QUIT];
+        // What whoever started this has had ignored, `nohup` or a shell in the background, stays so.
+        let ignored = [Signal::HUP, Signal::INT, Signal::QUIT].map(|signal| (signal, signals::is_ignored(signal)));
+        let taken: Vec<Signal> = taken.into_iter().filter(|signal| !ignored.contains(&(*signal, true))).collect();
         let forwarded = if spec.forward_signals { Signals::register(&taken) } else { Ok(Signals::none()) };
+        signals::keep_the_dead();
         let signals = forwarded.map_err(|e| Error::new(format!("cannot take over signals: {e}")))?;
         let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let shares = match &spec.hosts {
@@ -262,6 +266,8 @@ impl<'a> Job<'a> {
             }
             self.hold();
             if self.closed.is_none() {
+                // What it finds, a host that is lost, is judged before it is seen whether anybody is left.
+                self.clock();
                 if self.suspicion && self.ended.is_none() && self.looking.is_none() {
                     self.look_around();
                 }
@@ -269,7 +275,6 @@ impl<'a> Job<'a> {
                     self.suspicion &= self.looking.take().is_none();
                     self.judge();
                 }
-                self.clock();
             }
         }
         match self.cannot.take() {
@@ -385,13 +390,12 @@ impl<'a> Job<'a> {
                 self.members[process].life = Life::Dead { death, out_of_memory, doing };
                 self.suspicion |= self.is_failure(process, death);
             }
-            Event::Output { stream: 0, bytes } => {
-                self.out.push(&bytes);
-                self.out.write();
-            }
-            Event::Output { bytes, .. } => {
-                self.err.push(&bytes);
-                self.err.write();
+            Event::Output { stream, bytes } => {
+                // As long as something comes, more is waited for.
+                self.closed = self.closed.map(|until| until.max(Instant::now() + GRACE_AGENT));
+                let sink = if stream == 0 { &mut self.out } else { &mut self.err };
+                sink.push(&bytes);
+                sink.write();
             }
             Event::Looked => {
                 if let Some(looking) = &mut self.looking {

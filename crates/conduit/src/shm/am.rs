@@ -392,19 +392,21 @@ impl Seat {
         progress: impl Fn() -> bool + Copy,
     ) -> Result<(), Aborted> {
         let mail = &self.node.mail;
-        let next = || {
-            let mut all = self.outlet.not_quiet.borrow_mut();
-            all.iter().rposition(|&(net, _)| is_meant(net)).map(|i| all.swap_remove(i))
-        };
-        // What is served meanwhile may send more; it is waited for too.
+        let next = || self.outlet.not_quiet.borrow().iter().rfind(|&&(net, _)| is_meant(net)).copied();
+        // What is served meanwhile may send more; it is waited for too. And it may wait for the same: so nothing leaves the list before it is quiet.
         while let Some((net, to)) = next() {
             let route = &self.outlet.routes[net][to];
-            route.listed.set(false);
+            let is_quiet = || {
+                route.listed.set(false);
+                let mut all = self.outlet.not_quiet.borrow_mut();
+                all.iter().rposition(|&one| one == (net, to)).map(|i| all.swap_remove(i));
+            };
             let account = mail.peers[to].account(net, self.near);
             if route.credit.is_still_quiet() || route.credit.is_quiet_at_first(account, route.got()) {
+                is_quiet();
                 continue;
             }
-            let (looked, eager) = (Cell::new(false), Cell::new(false));
+            let (looked, eager, asked) = (Cell::new(false), Cell::new(false), Cell::new(false));
             // Answers first, of which this rank knows by itself. The first look is never the last before a sleep, so the
             // target is not troubled by it.
             let look = || {
@@ -413,22 +415,26 @@ impl Seat {
                     return Step::Done;
                 }
                 if progress() {
+                    // What was served may have waited for the same, and asked no more.
+                    eager.set(false);
                     return Step::Busy;
                 }
                 if first {
                     return Step::Idle;
                 }
                 if !eager.replace(true) {
+                    asked.set(true);
                     account.set_eager(true);
                     full_fence();
                 }
                 Step::done(route.credit.is_quiet(account, route.got()))
             };
             let waited = self.waiter.until(|| site, look);
-            if eager.get() {
+            if asked.get() {
                 account.set_eager(false);
             }
             waited?;
+            is_quiet();
         }
         let Some(far) = &self.far else { return Ok(()) };
         far.quiet(self, site, is_meant, progress)?;
@@ -683,6 +689,29 @@ mod tests {
         assert_eq!(node.mail.letterbox(1).kept_count[AM].load(Relaxed), 0);
         assert!(a.quiet(SITE(), || false).is_ok());
         assert_eq!([counted(&node, 0), counted(&node, 1)], [1000 * with, 513 + 1000 * with]);
+    }
+
+    /// What is served meanwhile waits for the same if it has to, and is not told that there is nothing.
+    #[test]
+    fn what_is_waited_for_is_not_quiet() {
+        let (node, a, _b) = pair();
+        assert!(send(&a, 1, 1, false, &[]) && !a.is_quiet());
+        let (times, inner) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+        let serve = || {
+            times.set(times.get() + 1);
+            if times.get() == 3 {
+                assert!(!a.is_quiet() && counted(&node, 1) == 0);
+                let nested = || {
+                    inner.set(inner.get() + 1);
+                    inner.get() == 2 && node.serve(1, true) > 0
+                };
+                assert!(a.quiet(SITE(), nested).is_ok() && counted(&node, 1) == 1 && a.is_quiet());
+                assert!(send(&a, 1, 1, false, &[]) && !a.is_quiet());
+            }
+            times.get() == 6 && node.serve(1, true) > 0
+        };
+        assert!(a.quiet(SITE(), serve).is_ok() && a.is_quiet());
+        assert!(counted(&node, 1) == 2 && inner.get() >= 2);
     }
 
     /// What every conduit promises of memory, by copies and by messages.

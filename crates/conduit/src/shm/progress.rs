@@ -245,7 +245,8 @@ impl Seat {
                 self.outlet.rest.in_vain();
                 self.outlet.can_help && self.help()
             }
-            false => some(more),
+            // What lies there may be what this wait does not take, as calls: then others' can be.
+            false => some(more) || (self.outlet.can_help && self.help()),
         }
     }
 

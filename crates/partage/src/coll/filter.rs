@@ -62,6 +62,12 @@ impl<T: Pod, M: Meets<T>> Filtered<'_, T, M> {
             None => panic!("{me}: {}: member {} is not in the filter; take one that is", site.call, member.0),
         };
         let (op, mine) = (of.op, home.rank().index());
+        if (op == OpKind::Prefix || M::ORDERED) && !places.is_sorted() {
+            panic!(
+                "{me}: {}: operands are in the order of ranks, which is not that of the filter's members",
+                site.call
+            );
+        }
         // Where there is none, nobody has named one.
         let root = match op {
             OpKind::GatherAll | OpKind::Exchange | OpKind::AllReduce | OpKind::Prefix => TeamRank(0),

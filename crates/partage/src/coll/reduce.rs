@@ -4,12 +4,14 @@
 //! is depends on the number of ranks, the length and the algorithm only, so that floating results are the same each time. The operands
 //! of an [`Ordered`] function keep their order.
 
+use crate::fail;
 use bytemuck::Pod;
 use partage_conduit::copy::{self, Line};
 use partage_conduit::line;
 use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What combines two elements into one.
 ///
@@ -19,6 +21,10 @@ use std::marker::PhantomData;
 pub trait ReduceOp<T>: Copy + 'static {
     /// Operands must keep their order.
     const ORDERED: bool = false;
+
+    /// May it panic? That ends the job, whoever catches it: other ranks wait for what it was to give, wherever this one is by then.
+    #[doc(hidden)]
+    const PANICS: bool = true;
 
     /// `a` is of a lower rank, or of a lower index, if operands keep their order.
     fn combine(&self, a: T, b: T) -> T;
@@ -112,6 +118,8 @@ macro_rules! operations {
     (@ $ts:tt $($op:ident $a:ident $b:ident $value:tt)+) => { $(operations!(@@ $ts $op $a $b $value);)+ };
     (@@ [$($t:ty)+] $op:ident $a:ident $b:ident $value:tt) => { $(
         impl ReduceOp<$t> for $op {
+            const PANICS: bool = false;
+
             #[inline(always)]
             fn combine(&self, $a: $t, $b: $t) -> $t {
                 $value
@@ -246,21 +254,34 @@ impl Room {
 
 impl<T: Pod, O: ReduceOp<T>> Combine for With<T, O> {
     unsafe fn combine(&self, dst: Elements, a: Elements, b: Elements, len: usize, before: bool) {
+        if !O::PANICS {
+            // SAFETY: passed on to the caller.
+            return unsafe { self.combine_all(dst, a, b, len, before) };
+        }
+        // SAFETY: as above.
+        let combine = AssertUnwindSafe(|| unsafe { self.combine_all(dst, a, b, len, before) });
+        if let Err(payload) = catch_unwind(combine) {
+            let (why, me) = (fail::caught(payload), fail::this_rank().unwrap_or_default());
+            fail::end_with(format!("rank {me}: the operation of a reduction {why}"));
+        }
+    }
+}
+
+impl<T: Pod, O: ReduceOp<T>> With<T, O> {
+    /// # Safety
+    /// As for [`Combine::combine`].
+    #[inline(always)]
+    unsafe fn combine_all(&self, dst: Elements, a: Elements, b: Elements, len: usize, before: bool) {
         let size = size_of::<T>();
         if len == size {
             // SAFETY: one element each.
-            unsafe {
-                let (a, b) = (element::<T>(a.at), element::<T>(b.at));
-                let value = if before { self.0.combine(b, a) } else { self.0.combine(a, b) };
-                copy::between(dst.at, (&raw const value).cast(), size);
-            }
-            return;
+            return unsafe { self.combine_one(dst, a, b, before) };
         }
         if size > ROOM || align_of::<T>() > align_of::<Room>() {
             for at in (0..len).step_by(size) {
                 let one = |e: Elements| Elements { at: e.at.wrapping_add(at), ..e };
                 // SAFETY: one element of each.
-                unsafe { self.combine(one(dst), one(a), one(b), size, before) };
+                unsafe { self.combine_one(one(dst), one(a), one(b), before) };
             }
             return;
         }
@@ -289,6 +310,20 @@ impl<T: Pod, O: ReduceOp<T>> Combine for With<T, O> {
                 self.all(x_all, std::slice::from_raw_parts(y.at().cast::<T>(), n / size), before);
                 copy::between(at(dst), x.at(), n);
             }
+        }
+    }
+}
+
+impl<T: Pod, O: ReduceOp<T>> With<T, O> {
+    /// # Safety
+    /// As for [`Combine::combine`], of one element each.
+    #[inline(always)]
+    unsafe fn combine_one(&self, dst: Elements, a: Elements, b: Elements, before: bool) {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            let (a, b) = (element::<T>(a.at), element::<T>(b.at));
+            let value = if before { self.0.combine(b, a) } else { self.0.combine(a, b) };
+            copy::between(dst.at, (&raw const value).cast(), size_of::<T>());
         }
     }
 }

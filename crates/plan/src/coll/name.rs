@@ -184,16 +184,22 @@ impl fmt::Display for Flow {
     }
 }
 
+/// The largest radix, and the most leaders and pieces: plans are made in as many steps.
+const MOST: usize = 1 << 16;
+
 impl FromStr for Flow {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Flow, Error> {
-        let number = |digits: &str| digits.parse().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()));
+        let plain = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit());
+        let number = |digits: &str| digits.parse().ok().filter(|&n: &usize| plain(digits) && n <= MOST);
         if let Some(numbers) = s.strip_prefix("nodes") {
             let (radix, leaders) = numbers.split_once('x').unwrap_or((numbers, "1"));
             return match (number(radix), number(leaders)) {
                 (Some(k @ 2..), Some(leaders @ 1..)) => Ok(Flow::Nodes(k, leaders)),
-                _ => Err(Error(format!("{s:?}: it takes a radix of 2 or more, as nodes2, and leaders, as nodes2x4"))),
+                _ => Err(Error(format!(
+                    "{s:?}: it takes a radix of 2 or more, as nodes2, and leaders, as nodes2x4, of at most {MOST}"
+                ))),
             };
         }
         let digits = s.len() - s.trim_end_matches(|c: char| c.is_ascii_digit()).len();
@@ -202,7 +208,7 @@ impl FromStr for Flow {
             ("tree", Some(k @ 2..)) => Ok(Flow::Tree(k)),
             ("scatter-gather", Some(k @ 2..)) => Ok(Flow::ScatterGather(k)),
             ("leader", Some(rank)) => Ok(Flow::Leader(Some(rank))),
-            ("tree" | "scatter-gather", _) => Err(Error(format!("{s:?}: it takes a radix of 2 or more, as {name}2"))),
+            ("tree" | "scatter-gather", _) => Err(Error(format!("{s:?}: it takes a radix of 2 to {MOST}, as {name}2"))),
             _ => value(FLOWS, "algorithm", s)
                 .map_err(|Error(words)| Error(words + ", tree2, scatter-gather2, nodes2, nodes2x4, 000:…")),
         }
@@ -266,8 +272,8 @@ impl FromStr for Algorithm {
             _ => {}
         }
         let pieces = match pieces.map_or(Ok(1), str::parse) {
-            Ok(0) | Err(_) => return wrong("the number of pieces is 1 or more"),
-            Ok(pieces) => pieces,
+            Ok(pieces @ 1..=MOST) => pieces,
+            _ => return wrong("the number of pieces is 1 to 65536"),
         };
         let (flow, packet) = match flow {
             Flow::Coop(chunk) => (Flow::Coop(packet.unwrap_or(chunk)), None),

@@ -80,21 +80,6 @@ impl Pending {
     }
 }
 
-impl Task {
-    /// Has a step of it panicked, which somebody caught? Nobody goes on with such a one. (While a step is at work, nobody asks: who waits in one serves
-    /// others, and none of these waits for what its caller has started.)
-    pub fn has_failed(&self) -> bool {
-        self.busy.get() && !self.is_done()
-    }
-
-    /// Says so.
-    pub fn unless_failed(&self, inner: &Inner) {
-        if self.has_failed() {
-            panic!("{}: wait: a function of the {} has panicked", inner.rank, self.site);
-        }
-    }
-}
-
 impl Inner {
     /// Starts a task, which goes on whenever this rank serves others.
     pub(in super::super) fn start_task(self: &Rc<Self>, group: &Rc<Group>, task: Rc<Task>) {
@@ -116,18 +101,12 @@ impl Inner {
         if task.is_done() {
             return Ok(());
         }
-        // What unwinds already says why.
-        if task.has_failed() && std::thread::panicking() {
-            return Err(Aborted);
-        }
-        task.unless_failed(self);
         let left = || group.engine.left_before(task.epoch());
         let waits = || Waits::of(&group.engine, task);
         let before = self.pending.waited_for.replace(Some(task.started.get()));
-        let waited = self.wait_saying(waits, || task.is_done() || task.has_failed() || left().is_some());
+        let waited = self.wait_saying(waits, || task.is_done() || left().is_some());
         self.pending.waited_for.set(before);
         waited?;
-        task.unless_failed(self);
         match left() {
             // What unwinds already says why.
             Some(_) if !task.is_done() && std::thread::panicking() => Err(Aborted),
@@ -143,7 +122,8 @@ impl Inner {
         loop {
             // Nothing is borrowed while it waits.
             let Some((group, task)) = given_up.next() else { return };
-            let failed = task.has_failed();
+            // Nobody goes on with one of which a step has panicked.
+            let failed = task.busy.get();
             let waited = match failed || self.is_ending() {
                 true => Err(Aborted),
                 false => self.wait_for_task(&group, &task),
