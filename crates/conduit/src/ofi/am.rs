@@ -3,8 +3,8 @@
 //! in them, see docs/decisions.md.)
 //!
 //! # Credits, and what is kept
-//! A message has [credits](ends), so that a target is not asked to keep more than it has said it would; what finds no room
-//! in the network, and may not wait for it, is [kept].
+//! A message has credits (`ends`), so that a target is not asked to keep more than it has said it would; what finds no room
+//! in the network, and may not wait for it, is kept (`kept`).
 //!
 //! # Order
 //! libfabric begins to receive what one endpoint sends another in order, but long messages may be complete later than short
