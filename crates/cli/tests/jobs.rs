@@ -160,6 +160,10 @@ fn signals_end_the_job() {
     for mapping in LAUNCHED {
         for case in ["sleep", "compute"] {
             for (signal, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143), (libc::SIGHUP, 129)] {
+                if signal == libc::SIGHUP && ignores_hang_ups() {
+                    skipped("hang-ups are ignored here (nohup), and so by jobs");
+                    continue;
+                }
                 let running = job(mapping, case).start();
                 running.out_says(|text| text.contains("ready"));
                 running.signal(signal);

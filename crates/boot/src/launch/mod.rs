@@ -165,9 +165,9 @@ enum Source {
 impl<'a> Job<'a> {
     fn start(spec: &'a Spec, observer: &'a mut dyn Observer) -> Result<Job<'a>, Error> {
         let taken = [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR1, Signal::USR2, Signal::CONT, Signal::QUIT];
-        // What whoever started this has had ignored, `nohup` or a shell in the background, stays so.
-        let ignored = [Signal::HUP, Signal::INT, Signal::QUIT].map(|signal| (signal, signals::is_ignored(signal)));
-        let taken: Vec<Signal> = taken.into_iter().filter(|signal| !ignored.contains(&(*signal, true))).collect();
+        // Under `nohup` a hang-up stays ignored. (Not so interrupts, which shells have ignored in the background: who sends one there means it.)
+        let stays = |signal: &Signal| *signal == Signal::HUP && signals::is_ignored(Signal::HUP);
+        let taken: Vec<Signal> = taken.into_iter().filter(|signal| !stays(signal)).collect();
         let forwarded = if spec.forward_signals { Signals::register(&taken) } else { Ok(Signals::none()) };
         signals::keep_the_dead();
         let signals = forwarded.map_err(|e| Error::new(format!("cannot take over signals: {e}")))?;

@@ -553,6 +553,13 @@ pub fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED: {why}");
 }
 
+/// Has whoever started this program had SIGHUP ignored?
+pub fn ignores_hang_ups() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() & 1 == 1
+}
+
 /// Is there such a program?
 pub fn installed(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
