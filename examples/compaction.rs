@@ -23,7 +23,11 @@ fn main() {
         let ones: Vec<usize> = a.my_indices().map(|i| usize::from(a.get(i) % 3 == 0)).collect();
         let mut places = vec![0; ones.len()];
         job.prefix_fold(&ones, Sum).exclusive().to(&mut places).run();
-        assert!(job.rank().0 == 0 || ones.is_empty() || places[0] == begin);
+        let mut at = begin;
+        for (one, place) in ones.iter().zip(&places) {
+            assert_eq!(*place, at);
+            at += one;
+        }
         if job.rank().0 == 0 {
             println!("{all} of {n} elements kept by {} ranks", job.size());
         }

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// The cases.
-pub const CASES: [Case; 12] = [
+pub const CASES: [Case; 13] = [
     ("locks have one holder at a time, wherever they are", counts),
     ("values that locks guard, of every size, come whole from holder to holder", values),
     ("a lock is tried, and had if nobody has it", tried),
@@ -18,6 +18,7 @@ pub const CASES: [Case; 12] = [
     ("plain puts under a lock are ordered by it", ordered),
     ("pointers to locks are passed around in memory", pointers),
     ("a lock is freed by anybody, also while it is held", freed),
+    ("whoever waits for a lock that is freed hears of it", freed_for_all),
     ("a rank that waits for a lock sends nothing", silent),
     ("locks of the past leave nothing behind", dropped),
     ("a handler that finds a lock does not take it", handlers),
@@ -234,6 +235,34 @@ fn freed(job: &Job) {
     MutexPtr::<u64>::NULL.free(job);
     job.free_all(told);
     assert_eq!(settled(job), before, "{}: the memory is given back by who held the lock", job.rank());
+}
+
+/// Not only the first of them, whose panic may be caught.
+fn freed_for_all(job: &Job) {
+    let told = job.alloc_all::<MutexPtr<u64>>(1).unwrap();
+    for home in [0, job.size() - 1] {
+        if job.rank().index() == home {
+            told.on(Rank(0)).put(job, job.alloc_mutex(5).unwrap());
+        }
+        job.barrier();
+        let lock = told.on(Rank(0)).get(job);
+        let held = (job.rank().0 == 0).then(|| lock.lock(job));
+        job.barrier();
+        match held {
+            Some(held) => {
+                let begun = Instant::now();
+                job.wait_until(|| begun.elapsed() >= Duration::from_millis(10));
+                lock.free(job);
+                drop(held);
+            }
+            None => {
+                let said = refusal("a lock that was freed", || drop(lock.lock(job)));
+                assert!(said.contains(" was freed"), "{said}");
+            }
+        }
+        job.barrier();
+    }
+    job.free_all(told);
 }
 
 /// Everything that a rank sends, by any way.

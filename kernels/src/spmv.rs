@@ -43,9 +43,9 @@ pub enum Sync {
     Barrier,
     /// The same, with puts under way during the computation.
     StartedBarrier,
-    /// A put that has arrived, then a flag.
+    /// A put that has arrived, then a strict store to a flag.
     Flag,
-    /// The same, with puts under way during the computation, and flags during the rest of it.
+    /// The same, with puts under way during the computation, and flags, which release, during the rest of it.
     StartedFlag,
     /// A put that signals a semaphore when it has arrived.
     Signal,
@@ -67,7 +67,7 @@ impl fmt::Display for Sync {
             Sync::Barrier => "barrier",
             Sync::StartedBarrier => "non-blocking put + barrier",
             Sync::Flag => "put + strict flag",
-            Sync::StartedFlag => "non-blocking put + strict flag",
+            Sync::StartedFlag => "non-blocking put + flag (release)",
             Sync::Signal => "put_signal",
         })
     }
@@ -139,9 +139,14 @@ impl<'j> Spmv<'j> {
         self.rows().map(|i| value(i, which)).collect()
     }
 
+    /// This rank's part of the product with that vector, as one rank alone gets it.
+    pub fn product(&self, which: u64) -> Vec<f64> {
+        self.rows().map(|i| self.grid.product(i, |j| value(j, which))).collect()
+    }
+
     /// How many rows of `y` are not the product with that vector.
     pub fn wrong(&self, which: u64, y: &[f64]) -> usize {
-        self.rows().zip(y).filter(|&(i, &y)| y != self.grid.product(i, |j| value(j, which))).count()
+        y.iter().zip(self.product(which)).filter(|&(&y, right)| y != right).count()
     }
 
     /// All ranks come here, the same way: `y` becomes the product with `x`, of which each has its part.

@@ -43,7 +43,7 @@ pub(crate) enum Event {
     Ready,
     /// The processes run; their numbers.
     Started(Vec<u32>),
-    /// An agent cannot start them. The last event.
+    /// An agent cannot start them: why. The last event.
     Failed(String),
     /// A process has sent a line to its launcher.
     Line { process: usize, line: String },

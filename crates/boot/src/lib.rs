@@ -57,7 +57,7 @@ pub use error::Error;
 pub use hostlist::Host;
 pub use launch::{Ended, launch};
 pub use observe::{Observer, Row};
-pub use spec::{HEARTBEAT, Hosts, Input, Spec, ranks_of, slots_of};
+pub use spec::{HEARTBEAT, Hosts, Input, Spec, ranks_for, ranks_of};
 
 /// Version of what our launcher and our programs say to each other beyond PMI-1.
 pub(crate) const PROTOCOL: u32 = 2;
@@ -248,7 +248,7 @@ impl Boot {
         }
     }
 
-    /// A descriptor that reports `POLLHUP` when the launcher is gone; poll it with no events asked for, do not read it.
+    /// A descriptor that reports `POLLRDHUP` or `POLLHUP` when the launcher is gone; poll it for the former, do not read it.
     ///
     /// `None` when alone or embedded, and after [`Boot::finalize`] under a foreign launcher.
     pub fn lifeline(&self) -> Option<BorrowedFd<'_>> {

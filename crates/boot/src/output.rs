@@ -3,14 +3,16 @@
 //! Guaranteed: lines are never mixed with or broken by each other; no output is lost while
 //! somebody reads it, and none piles up without bound when nobody does. A write never blocks for
 //! long: the descriptor is polled first, and no more is written than fits a pipe that reports to
-//! be writable. Not contained: output of processes on the launcher's own host without labels, which
-//! inherit the launcher's.
+//! be writable; a terminal, of which that is not known, is opened once more, not to block. Not contained: output of
+//! processes on the launcher's own host without labels, which inherit the launcher's. What a process without label writes
+//! in pieces that are no lines is passed on in such pieces, as prompts are.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// Above this, no more is read for a sink until it has written some.
@@ -30,6 +32,19 @@ pub(crate) struct Sink {
 impl Sink {
     pub(crate) fn new(to: impl AsFd + 'static) -> Sink {
         Sink { to: Box::new(to), queue: Vec::new(), broken: false }
+    }
+
+    /// Of a descriptor that others have, too.
+    pub(crate) fn shared(to: impl AsFd + 'static) -> Sink {
+        let own = || {
+            let path = format!("/proc/self/fd/{}", to.as_fd().as_raw_fd());
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty()).ok()
+        };
+        match rustix::termios::isatty(&to).then(own).flatten() {
+            Some(own) => Sink::new(own),
+            None => Sink::new(to),
+        }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -84,13 +99,15 @@ impl Sink {
 pub(crate) struct Stream {
     from: OwnedFd,
     label: Option<Label>,
+    /// Without label: the begin of a line whose end is in the pipe.
+    kept: Vec<u8>,
 }
 
 impl Stream {
     /// `label` goes before every line; without one, bytes are passed on as they come.
     pub(crate) fn new(from: OwnedFd, label: Option<String>) -> io::Result<Stream> {
         rustix::io::ioctl_fionbio(&from, true)?;
-        Ok(Stream { from, label: label.map(|prefix| Label { prefix, line: Vec::new() }) })
+        Ok(Stream { from, label: label.map(|prefix| Label { prefix, line: Vec::new() }), kept: Vec::new() })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -101,6 +118,8 @@ impl Stream {
     pub(crate) fn pass(&mut self, limit: usize, to: &mut Vec<u8>) -> bool {
         let mut buffer = [0; 16 << 10];
         let mut passed = 0;
+        let begin = to.len();
+        to.append(&mut self.kept);
         while passed < limit {
             match rustix::io::read(&self.from, &mut buffer) {
                 Ok(0) => return false,
@@ -116,6 +135,14 @@ impl Stream {
                 Err(_) => return false,
             }
         }
+        // Another's may come next. What is left of this one's is passed on when the rest has come, which is there.
+        let more = || rustix::io::ioctl_fionread(&self.from).is_ok_and(|bytes| bytes > 0);
+        if self.label.is_none() && more() {
+            let line = to[begin..].iter().rposition(|b| *b == b'\n').map_or(begin, |at| begin + at + 1);
+            if to.len() - line < LINE_MAX {
+                self.kept = to.split_off(line);
+            }
+        }
         true
     }
 
@@ -123,6 +150,7 @@ impl Stream {
     pub(crate) fn finish(mut self, to: &mut Vec<u8>) {
         let holds = rustix::pipe::fcntl_getpipe_size(&self.from).unwrap_or(FULL);
         self.pass(holds, to);
+        to.append(&mut self.kept);
         self.label.into_iter().for_each(|mut label| label.end(to));
     }
 }
@@ -183,6 +211,29 @@ mod tests {
         label.lines(&vec![b'x'; LINE_MAX + 1], &mut to);
         label.lines(b"x", &mut to);
         assert!(label.line.len() < LINE_MAX && to.ends_with(b"x\n"));
+    }
+
+    #[test]
+    fn lines_are_whole_where_many_come() {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let mut stream = Stream::new(read, None).unwrap();
+        let lines = "some words\n".repeat(4000);
+        rustix::io::write(&write, lines.as_bytes()).unwrap();
+        let (mut all, mut to) = (Vec::new(), Vec::new());
+        while stream.pass(10_000, &mut to) && !to.is_empty() {
+            assert!(to.ends_with(b"\n"), "a line is broken after {} bytes", all.len() + to.len());
+            all.append(&mut to);
+        }
+        assert_eq!(all, lines.as_bytes());
+        // A prompt does not wait, and the last words are not lost.
+        rustix::io::write(&write, b"name? ").unwrap();
+        assert!(stream.pass(10_000, &mut to) && to == b"name? ");
+        rustix::io::write(&write, &[b'x'; 30_000]).unwrap();
+        to.clear();
+        assert!(stream.pass(10_000, &mut to) && to.is_empty());
+        drop(write);
+        stream.finish(&mut to);
+        assert_eq!(to, [b'x'; 30_000]);
     }
 
     #[test]

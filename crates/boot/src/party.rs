@@ -85,6 +85,14 @@ impl Party {
         }
     }
 
+    /// The name of a host that has not told all that its processes have written.
+    pub(crate) fn untold(&self) -> Option<&str> {
+        match self {
+            Party::Here(_) => None,
+            Party::There(remote) => remote.untold(),
+        }
+    }
+
     /// Says farewell; dropping it waits for the end.
     pub(crate) fn leave(&mut self) {
         if let Party::There(remote) = self {

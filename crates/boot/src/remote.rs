@@ -32,6 +32,9 @@ use crate::{Error, Hosts, Input, Spec};
 pub(crate) const GRACE_AGENT: Duration = Duration::from_secs(2);
 /// How long the end of a remote shell that has hung up is waited for.
 const ENDING: Duration = Duration::from_millis(100);
+/// A login, and the start of processes, may take as long, or as many times as long as any word.
+const START: Duration = Duration::from_secs(60);
+const START_BEATS: f64 = 6.0;
 /// No further orders are made by reading events while as many bytes are on their way.
 const ORDERS_MAX: usize = 64 << 20;
 
@@ -62,6 +65,10 @@ pub(crate) struct Remote {
     pings: u32,
     /// It has been told to start processes.
     ran: bool,
+    /// It has said that they run.
+    started: bool,
+    /// It has said that it has told everything.
+    closed: bool,
     /// When to kill the remote shell, once it is left.
     kill_at: Option<Instant>,
 }
@@ -99,8 +106,11 @@ impl Remote {
             rustix::io::ioctl_fionbio(pipe, true).map_err(|e| failed(e.into()))?;
         }
         let channel = Channel::new(from, to).map_err(failed)?;
-        let forwarded =
-            std::env::vars_os().filter(|(name, _)| !is_of_a_job(name) && !is_of_a_host(name.as_encoded_bytes()));
+        // In a job over hosts that one's agent has named the node.
+        let inside = std::env::var_os("PARTAGE_PROTOCOL").is_some();
+        let of_the_node = |name: &OsStr| inside && name == "PARTAGE_NODE";
+        let stays = |name: &OsStr| is_of_a_job(name) || is_of_a_host(name.as_encoded_bytes()) || of_the_node(name);
+        let forwarded = std::env::vars_os().filter(|(name, _)| !stays(name));
         let plan = Plan {
             host: name.to_owned(),
             directory: directory.into(),
@@ -127,15 +137,24 @@ impl Remote {
             state: State::Greeting(Vec::new()),
             pings: 0,
             ran: false,
+            started: false,
+            closed: false,
             kill_at: None,
         })
     }
 
     /// To the agent that has said it is ready: go.
     pub(crate) fn go(&mut self) {
-        self.state = State::Running;
-        self.ran = true;
-        self.say(&Command::Start);
+        if let State::Ready = self.state {
+            self.state = State::Running;
+            self.ran = true;
+            self.say(&Command::Start);
+        }
+    }
+
+    /// The host, if not all that its processes have written was told.
+    pub(crate) fn untold(&self) -> Option<&str> {
+        (self.started && !self.closed).then_some(&*self.host)
     }
 
     /// Whether it has been told to start its processes, and not to end them.
@@ -191,15 +210,27 @@ impl Remote {
         }
     }
 
-    /// Asks whether it is still there. `heartbeat`: after so many pings without a word, which take so long, it is lost.
+    /// Asks whether it is still there. `heartbeat`: after so many pings without a word, which take so long, it is lost. A
+    /// login, and the start of processes, during which it does not answer, have longer.
     pub(crate) fn ping(&mut self, heartbeat: Option<(u32, Duration)>, events: &mut Vec<Event>) {
         if !self.channel.is_open() {
-            self.lose_by_end(events);
-        } else if let State::Running = self.state {
-            if let Some((_, time)) = heartbeat.filter(|(pings, _)| self.pings >= *pings) {
-                return self.lose(format!("nothing was heard from it for {} s", time.as_secs_f64()), events);
+            return self.lose_by_end(events);
+        }
+        let (what, longer) = match self.state {
+            State::Running if self.started => ("nothing was heard from it", false),
+            State::Running => ("its processes were not started", true),
+            State::Greeting(_) | State::Planned => ("no agent answered", true),
+            State::Ready | State::Ending | State::Done => return,
+        };
+        if let Some((pings, time)) = heartbeat {
+            let times = if longer { START.div_duration_f64(time).ceil().max(START_BEATS) as u32 } else { 1 };
+            if self.pings >= pings.saturating_mul(times) {
+                return self.lose(format!("{what} for {} s", (time * times).as_secs_f64()), events);
             }
-            self.pings = self.pings.saturating_add(1);
+        }
+        self.pings = self.pings.saturating_add(1);
+        // Before it is told to start it takes no other command.
+        if self.ran {
             self.say(&Command::Ping);
         }
     }
@@ -243,8 +274,8 @@ impl Remote {
                 Event::Death { process, .. } | Event::Rows { process, .. } => Some(*process),
                 _ => None,
             };
-            let started = matches!(&event, Event::Started(pids) if pids.len() != self.plan.processes.len());
-            if started || of.is_some_and(|process| !self.plan.processes.contains(&process)) {
+            let others = matches!(&event, Event::Started(pids) if pids.len() != self.plan.processes.len());
+            if others || of.is_some_and(|process| !self.plan.processes.contains(&process)) {
                 return Err(Error::new("it speaks of processes that are not its own"));
             }
             match event {
@@ -253,16 +284,22 @@ impl Remote {
                     events.push(Event::Ready);
                 }
                 Event::Failed(why) => {
-                    events.push(Event::Lost(format!("host {}: {why}", self.host)));
+                    events.push(Event::Failed(format!("host {}: {why}", self.host)));
                     self.state = State::Ending;
                     self.leave();
                 }
                 _ if !matches!(self.state, State::Running | State::Ending) => {
                     return Err(Error::new("it speaks out of turn"));
                 }
-                Event::Closed => self.leave(),
+                Event::Closed => {
+                    self.closed = true;
+                    self.leave();
+                }
                 Event::Pong => {}
-                event => events.push(event),
+                event => {
+                    self.started |= matches!(event, Event::Started(_));
+                    events.push(event);
+                }
             }
         }
         Ok(())

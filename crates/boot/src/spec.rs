@@ -95,10 +95,13 @@ impl Spec {
     ///
     /// Where no host has slots, processes are dealt to hosts as ranks are to processes, see [`ranks_of`]. Else one host after
     /// the other is filled, where a host that does not say has one slot, and hosts that are not needed have no part in the
-    /// job. A host that is given twice has two shares, which are one where they follow each other.
+    /// job. A host that is given twice has two shares, which are one where they follow each other; where there are fewer
+    /// processes than names, such a host is given once.
     pub fn shares(&self) -> Vec<(&str, Range<usize>)> {
         let list = self.hosts.as_ref().map_or(&[][..], |hosts| &hosts.list);
         let slots = list.iter().any(|host| host.slots.is_some());
+        let once = apart(list);
+        let list = if slots || self.procs >= list.len() { list.iter().collect() } else { once };
         let mut shares: Vec<(&str, Range<usize>)> = Vec::new();
         let mut next = 0;
         for (number, host) in list.iter().enumerate() {
@@ -117,7 +120,7 @@ impl Spec {
     }
 
     /// Finds what is wrong with a job before anything of it is started.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
         let Spec { ranks, procs, .. } = *self;
         let hosts = self.hosts.as_ref().map_or(&[][..], |hosts| &hosts.list);
         let slots = slots_of(hosts);
@@ -137,8 +140,8 @@ impl Spec {
             format!(
                 "{procs} processes, but the hosts have {slots} slots; --procs {slots} makes as many processes of more ranks"
             )
-        } else if slots.is_none() && hosts.len() > procs {
-            format!("{} hosts for {procs} processes: a host has at least one process", hosts.len())
+        } else if let Some(hosts) = Some(apart(hosts).len()).filter(|hosts| slots.is_none() && *hosts > procs) {
+            format!("{hosts} hosts for {procs} processes: a host has at least one process")
         } else {
             return Ok(());
         };
@@ -169,9 +172,23 @@ pub fn ranks_of(process: usize, ranks: usize, procs: usize) -> Range<usize> {
 }
 
 /// How many processes these hosts may have; none, if none of them says it.
-pub fn slots_of(hosts: &[Host]) -> Option<usize> {
+fn slots_of(hosts: &[Host]) -> Option<usize> {
     let all = hosts.iter().map(|host| host.slots.unwrap_or(1)).fold(0, usize::saturating_add);
     hosts.iter().any(|host| host.slots.is_some()).then_some(all)
+}
+
+/// How many ranks these hosts are meant for: as many as they have slots, or as there are names where batch systems have
+/// written a host once for each core. None, if neither is so.
+pub fn ranks_for(hosts: &[Host]) -> Option<usize> {
+    let repeated = || (apart(hosts).len() < hosts.len()).then_some(hosts.len());
+    slots_of(hosts).or_else(repeated)
+}
+
+/// Hosts without those that repeat the one before.
+fn apart(hosts: &[Host]) -> Vec<&Host> {
+    let mut once: Vec<&Host> = hosts.iter().collect();
+    once.dedup_by(|a, b| a.name == b.name);
+    once
 }
 
 /// After so long without a word a host is lost, unless it is said otherwise.
@@ -286,6 +303,12 @@ mod tests {
             spec.check().unwrap();
             assert_eq!(spec.shares(), expect, "{hosts}, {procs}");
         }
+        // As batch systems write them.
+        let repeated = |procs| on("a,a,a,b,b,b", procs).shares().iter().map(|(_, share)| share.len()).collect::<Vec<_>>();
+        assert_eq!([repeated(6), repeated(7), repeated(4), repeated(2)], [[3, 3], [4, 3], [2, 2], [1, 1]]);
+        assert_eq!(on("a,a,b,b", 1).check().unwrap_err().to_string(), "2 hosts for 1 processes: a host has at least one process");
+        let ranks = |hosts| ranks_for(&Host::list(hosts).unwrap());
+        assert_eq!([ranks("a,b"), ranks("a,a,b"), ranks("a:3,b"), ranks("a,b,a")], [None, Some(3), Some(4), None]);
         assert_eq!((slots_of(&Host::list("a,b").unwrap()), slots_of(&Host::list("a,b:3").unwrap())), (None, Some(4)));
     }
 

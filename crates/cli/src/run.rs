@@ -1,7 +1,7 @@
 //! `partage run`: starts a program as a job and waits for its end.
 
 use clap::{Args, ValueEnum};
-use partage_boot::{Host, Hosts, Input, Spec, slots_of};
+use partage_boot::{Host, Hosts, Input, Spec, ranks_for};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub struct Options {
     )]
     rsh: String,
     /// Bind each rank to a core
-    #[arg(long, value_enum, default_value = "none")]
-    bind: Bind,
+    #[arg(long, value_enum)]
+    bind: Option<Bind>,
     /// Begin each line of output with the ranks of the process that wrote it
     #[arg(long)]
     label: bool,
@@ -66,9 +66,9 @@ pub fn run(options: Options) -> i32 {
             return 2;
         }
     };
-    let slots = hosts.as_ref().and_then(|hosts| slots_of(&hosts.list));
+    let meant = hosts.as_ref().and_then(|hosts| ranks_for(&hosts.list));
     let cores = partage_conduit::topology::allowed_cores().len();
-    let ranks = options.ranks.or(options.procs).or(slots).unwrap_or(cores);
+    let ranks = options.ranks.or(options.procs).or(meant).unwrap_or(cores);
     let mut spec = Spec::new(program, ranks);
     spec.hosts = hosts;
     spec.args = words.collect();
@@ -86,8 +86,9 @@ pub fn run(options: Options) -> i32 {
     spec.heartbeat = limits.heartbeat;
     spec.stdin = Input::ToRankZero;
     spec.forward_signals = true;
-    if let Bind::Core = options.bind {
-        spec.env.push(("PARTAGE_BIND".into(), "core".into()));
+    if let Some(bind) = options.bind {
+        let bind = if let Bind::Core = bind { "core" } else { "none" };
+        spec.env.push(("PARTAGE_BIND".into(), bind.into()));
     }
     match partage::launcher::launch(&spec) {
         Ok(ended) => ended.code,

@@ -55,6 +55,7 @@ fn private_slices_are_measured_too() {
 fn what_cannot_be_measured_is_said() {
     for (args, why) in [
         ("--only reduction", "no figure is called reduction"),
+        ("--only gather,scater", "no figure is called scater"),
         ("--bytes 9", "multiple of 8"),
         ("--ranks 1", "1 is not in 2..=64"),
         ("--cores 1", "two are needed"),

@@ -41,6 +41,9 @@ fn ranks() {
             ("twice", _) => job.permute(&one, TeamRank(me / 2)).to(&mut all).run(), // @twice
             ("small", 3) => job.gather_all(&one).to(&mut all[..15]).run(),          // @small
             ("small", _) => job.gather_all(&one).to(&mut all).run(),
+            ("named, counted", _) => {
+                job.gather_all(&one).algorithm("flat").counts(&[4; 4]).to(&mut all).run(); // @named
+            }
             ("called", 1) => job.rpc(Rank(2), |job, ()| job.broadcast(&mut [0u8; 9]).run(), ()).wait(), // @called
             ("never" | "never, started" | "never, reduced" | "killed" | "killed, started", 1) => {
                 job.println("ready");
@@ -109,6 +112,8 @@ fn mistakes() {
                 &at!("small"),
             ],
         );
+        let ended = job(mapping, "named, counted").end();
+        ended.failed_soon(101, &["rank ", "gather_all: with blocks of different lengths no algorithm", &at!("named")]);
         job(mapping, "called")
             .end()
             .failed_soon(101, &["rank 2", "broadcast in a function that was called", &at!("called")]);

@@ -83,18 +83,36 @@ fn a_profile_is_written_and_used() {
     assert_eq!(text.lines().filter(|line| line.trim_end().ends_with(" profile")).count(), count, "{text}");
 }
 
-/// Rules for what is not measured stay.
+/// Rules for what is not measured stay: of other operations, and for other lengths.
 #[test]
 fn a_profile_keeps_the_rest() {
     let folder = Folder::new();
-    let path = folder.profile(&["gather.node:ring/3", "permute.node.cores.two.all.shared:tree7"]);
+    let head = "permute.node.cores.two.all.shared";
+    let path = folder.profile(&["gather.node:ring/3", &format!("{head}:0-31:tree7;1k-:tree8:pull")]);
+    std::fs::write(folder.file("made.part"), "partage tune 1 of something else\nhead 8 last 2 last 2 1 .\n").unwrap();
     let output = path.to_str().unwrap();
     let ended = tune(&folder, &format!("--operations permute --ranks 2 --bytes 8 --quick --output {output}")).end();
     assert_eq!(ended.code, 0, "{ended:#?}");
+    assert!(ended.err.contains("made.part: its cells were measured with other settings"), "{ended:#?}");
+    assert!(!folder.file("made.part").exists(), "{ended:#?}");
     let profile = partage::profile::Profile::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
     let entries: Vec<String> = profile.table.entries().collect();
     assert!(entries.contains(&"gather.node:ring/3:push".into()), "{entries:?}");
-    assert!(!entries.iter().any(|entry| entry.contains("tree7")), "{entries:?}");
+    assert!(entries.contains(&format!("{head}:16-31:tree7:push;1k-:tree8:pull")), "{entries:?}");
+}
+
+/// What somebody has set for a while is not what a profile is for.
+#[test]
+fn settings_do_not_count() {
+    let folder = Folder::new();
+    let mut start = tune(&folder, "--operations permute --ranks 2 --bytes 8 --quick").env("PARTAGE_NODE", "process");
+    // No job starts with these.
+    for name in ["CHECK", "WAIT", "RADIX", "FENCES", "REFERENCE"] {
+        start = start.env(&format!("PARTAGE_{name}"), "wrong");
+    }
+    let ended = start.end();
+    assert_eq!(ended.code, 0, "{ended:#?}");
+    assert_eq!(ended.err.contains("this build is not optimised"), cfg!(debug_assertions), "{ended:#?}");
 }
 
 #[test]
@@ -111,6 +129,13 @@ fn a_run_that_was_killed_goes_on() {
     running.signal(libc::SIGKILL);
     assert_eq!(running.wait_with(SOON).code, 137);
     assert!(!folder.file("deep/er/profile").exists());
+    // Where the jobs met has lost its name as soon as they had met.
+    let names = std::fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.filter(|name| name.to_str().unwrap().ends_with(".stage")).count(), 0);
+    let before = lines() - 1;
+    // A smaller run leaves the rest to one that goes on.
+    let ended = tune(&folder, "--operations permute --ranks 2 --bytes 8 --quick").end();
+    assert!(ended.code == 0 && part.exists() && lines() > before, "{ended:#?}");
     let before = lines() - 1;
     let ended = tune(&folder, args).end();
     let said = format!("tune: {before} of 12 cells were measured before");
@@ -216,6 +241,19 @@ fn what_cannot_be_tuned_is_said() {
     ended.failed(1, &["there is no place for a profile", "--output"]);
     let ended = tune(&folder, "--output /proc/profile").end();
     ended.failed(1, &["/proc/profile"]);
+    let file = |name: &str| folder.file(name).display().to_string();
+    for (output, why) in [
+        (".".into(), "is a directory"),
+        (file(""), "is a directory"),
+        (file("new/"), "is no name of a file"),
+        (file("new/."), "is no name of a file"),
+        (file("new/.."), "is no name of a file"),
+    ] {
+        tune(&folder, &format!("--output {output}")).end().failed(1, &[why]);
+    }
+    let ended = tune(&folder, "--ranks 64 --bytes 64m").end();
+    ended.failed(1, &["every cell needs more than a quarter of the memory", "fewer --ranks or --bytes"]);
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0);
 }
 
 /// What is not given is measured, and so is what the model says.

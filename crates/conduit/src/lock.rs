@@ -12,9 +12,9 @@
 //! whoever else waits: with more ranks than cores a lock that is handed over in order waits for a rank that has no core.
 //! Who finds it held queues, as in the lock of Mellor-Crummey and Scott: it swaps itself into *tail*, links itself to who
 //! was there ([`Turn`]), and waits for its turn. Whose turn it is is the *head*, and is written to *head*: it
-//! waits for the word. When it has the word it passes the turn on. Who releases looks at *head* and rings that one bell.
+//! waits for the word. When it has the word, or finds that the lock was freed, it passes the turn on. Who releases looks at *head* and rings that one bell.
 //! If the head starves, [`HANDOFF`] is set, by the head or by who releases: then nobody but the head takes the word. (Who
-//! holds the word and has seen a head knows that it stays one: it leaves by taking the word.)
+//! holds the word and has seen a head knows that it stays one: it leaves by taking the word, or a lock that was freed.)
 //!
 //! # From elsewhere
 //! A rank that does not reach the word asks a thread of its *home*, the process in whose memory it lies, by one message
@@ -27,6 +27,7 @@
 //! # Memory ordering
 //! * The word is changed by read-modify-writes only, so whoever takes it (acquire) has seen everything before any release of
 //!   it, also when flags were set in between.
+//! * Taking it is also a release: of the text that says where its holder took it (`shm::lock`), for who reads of it.
 //! * Releasing and falling asleep is store buffering: the head has stored itself to *head* and its bell, fences, and looks at
 //!   the word ([`crate::wait`]); who releases changes the word, fences, and looks at *head* and the bell. One
 //!   sees the other. On x86-64 the locked instruction is the fence.
@@ -76,6 +77,11 @@ impl Owner {
     /// The number of the site.
     pub fn site(self) -> u32 {
         (self.0 >> RANK_BITS) as u32
+    }
+
+    /// As the word has it.
+    pub fn bits(self) -> u64 {
+        self.0
     }
 
     /// Is it one of the home's table?
@@ -180,11 +186,10 @@ pub enum Released {
     Free,
     /// Nothing: the home shall hand it on.
     AskHome,
-    /// It was freed.
-    Freed {
-        /// Does nobody wait for it? Then the memory is nobody's.
-        alone: bool,
-    },
+    /// Nothing: it was freed, and others of the node wait for it. They know; release it again when none [`Cell::is_awaited`].
+    Freeing,
+    /// It was freed, and nobody waits for it: the memory is nobody's.
+    Freed,
     /// This rank was not its holder: something else was written there.
     NotYours,
 }
@@ -211,13 +216,11 @@ pub enum Handed {
     Free,
     /// It is this one's, who is to be told.
     To(Owner),
-    /// It was freed.
-    Freed {
-        /// Does nobody wait for it? Then the memory is nobody's.
-        alone: bool,
-        /// One who was in the line, and is to be told.
-        tell: Option<Owner>,
-    },
+    /// It was freed, and somebody waits for it: who is named is to be told. Then this is asked again: who asked is still its
+    /// holder.
+    Freeing(Option<Owner>),
+    /// It was freed, and nobody waits for it: the memory is nobody's.
+    Freed,
     /// Who asked was not its holder.
     NotYours,
 }
@@ -226,7 +229,7 @@ impl Cell {
     /// Takes it if it is free.
     #[inline(always)]
     pub fn try_take(&self, mine: Owner) -> bool {
-        self.word.compare_exchange(0, mine.0, Acquire, Relaxed).is_ok()
+        self.word.compare_exchange(0, mine.0, AcqRel, Relaxed).is_ok()
     }
 
     /// Who holds it, for a message.
@@ -264,14 +267,12 @@ impl Cell {
             seen.set(self.look(mine, || waits.starves(turn.come.load(Relaxed))));
             seen.get() != Seen::Held
         })?;
-        if seen.get() == Seen::Freed {
-            return Err(Refused::Freed);
-        }
+        let result = if seen.get() == Seen::Freed { Err(Refused::Freed) } else { Ok(()) };
         let next = || turn.next.load(Acquire);
         if next() == 0 {
             self.set_head(0);
             if self.tail.compare_exchange(me, 0, Release, Relaxed).is_ok() {
-                return Ok(());
+                return result;
             }
             // Somebody is between its swap and its link.
             waits.until(|| next() != 0)?;
@@ -282,7 +283,7 @@ impl Cell {
         self.set_head(near);
         theirs.come.store(waits.now().max(1), Release);
         bell.ring();
-        Ok(())
+        result
     }
 
     #[inline(always)]
@@ -301,7 +302,7 @@ impl Cell {
                 return Seen::Freed;
             }
             if word & !(HANDOFF | FAR) == 0 {
-                if self.word.compare_exchange(word, mine.0 | word & FAR, Acquire, Relaxed).is_ok() {
+                if self.word.compare_exchange(word, mine.0 | word & FAR, AcqRel, Relaxed).is_ok() {
                     return Seen::Taken;
                 }
                 continue;
@@ -337,7 +338,11 @@ impl Cell {
             let (new, released) = match word {
                 _ if word & !FLAGS != mine.0 => return Released::NotYours,
                 _ if word & FREED != 0 && word & FAR != 0 => return Released::AskHome,
-                _ if word & FREED != 0 => (FREED, Released::Freed { alone: self.nobody_queues() }),
+                _ if word & FREED != 0 && self.is_awaited() => {
+                    self.ring_head(neighbours);
+                    return Released::Freeing;
+                }
+                _ if word & FREED != 0 => (FREED, Released::Freed),
                 _ if word & HANDOFF != 0 => (word & (HANDOFF | FAR), Released::Free),
                 _ if word & FAR != 0 => return Released::AskHome,
                 _ => (0, Released::Free),
@@ -349,8 +354,9 @@ impl Cell {
         }
     }
 
-    fn nobody_queues(&self) -> bool {
-        self.tail.load(Relaxed) == 0
+    /// Does anybody of the node wait for it? Once it was freed, who leaves last touches it no more.
+    pub fn is_awaited(&self) -> bool {
+        self.tail.load(Acquire) != 0
     }
 
     /// After a read-modify-write of the word: wakes the head if it sleeps.
@@ -400,15 +406,15 @@ impl Cell {
             }
             let far = |waiting: usize| if waiting > 0 { FAR } else { 0 };
             let (new, handed) = match line.front() {
-                next if word & FREED != 0 => {
-                    let alone = next.is_none() && self.nobody_queues();
-                    (FREED, Handed::Freed { alone, tell: next.copied() })
+                next if word & FREED != 0 && (next.is_some() || self.is_awaited()) => {
+                    (word, Handed::Freeing(next.copied()))
                 }
+                _ if word & FREED != 0 => (FREED, Handed::Freed),
                 Some(&next) if word & HANDOFF == 0 => (next.0 | far(line.len() - 1), Handed::To(next)),
                 _ => (word & HANDOFF | far(line.len()), Handed::Free),
             };
             if self.word.compare_exchange(word, new, AcqRel, Relaxed).is_ok() {
-                if let Handed::To(_) | Handed::Freed { tell: Some(_), .. } = handed {
+                if let Handed::To(_) | Handed::Freeing(Some(_)) = handed {
                     line.pop_front();
                 }
                 self.ring_head(neighbours);
@@ -474,15 +480,20 @@ mod tests {
         assert!(cell.try_take(near));
         cell.word.fetch_or(FREED, Relaxed);
         assert_eq!(cell.ask(far, true, &mut line), Asked::Freed);
-        assert_eq!(cell.release(near, &Nobody), Released::Freed { alone: true });
+        assert_eq!(cell.release(near, &Nobody), Released::Freed);
         assert!(!cell.try_take(near));
-        // Who waits for it elsewhere hears of it.
-        let cell = Cell::default();
-        assert!(cell.try_take(near) && cell.ask(far, true, &mut line) == Asked::Queued(Some(near)));
+        // Whoever waits for it elsewhere hears of it.
+        let (cell, farther) = (Cell::default(), Owner::new(3, 1, true));
+        assert!(cell.try_take(near));
+        for waits in [far, farther] {
+            assert_eq!(cell.ask(waits, true, &mut line), Asked::Queued(Some(near)));
+        }
         cell.word.fetch_or(FREED, Relaxed);
         assert_eq!(cell.release(near, &Nobody), Released::AskHome);
-        assert_eq!(cell.hand_on(1, &mut line, &Nobody), Handed::Freed { alone: false, tell: Some(far) });
-        assert!(line.is_empty() && !cell.try_take(near));
+        assert_eq!(cell.hand_on(1, &mut line, &Nobody), Handed::Freeing(Some(far)));
+        assert_eq!(cell.hand_on(1, &mut line, &Nobody), Handed::Freeing(Some(farther)));
+        assert_eq!(cell.hand_on(1, &mut line, &Nobody), Handed::Freed);
+        assert!(!cell.try_take(near) && cell.hand_on(1, &mut line, &Nobody) == Handed::NotYours);
     }
 }
 
@@ -616,6 +627,34 @@ mod models {
             let times = near.iter().map(|n| n.0).sum::<usize>() + far;
             assert_eq!(model.value.get(), times as u64, "one at a time, and each sees the one before");
             assert_eq!(model.cell.word.load(Relaxed) | u64::from(model.cell.tail.load(Relaxed)), 0, "free in the end");
+        });
+    }
+
+    /// Whoever waits for a lock when it is freed hears of it, and leaves the queue as it was.
+    #[test]
+    fn loom_freed() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = builder.preemption_bound.or(Some(2));
+        builder.check(|| {
+            let place = |_| Place { turn: Turn::default(), sleeper: Sleeper::default(), granted: AtomicU32::new(0) };
+            let (cell, value) = Default::default();
+            let model = Model { cell, value, line: Mutex::new(VecDeque::new()), places: (0..3).map(place).collect() };
+            let model = Arc::new(model);
+            let rank = |me| Rank { model: model.clone(), me, starves: false };
+            let holder = rank(0);
+            assert!(model.cell.try_take(holder.mine(false)));
+            let others = [1, 2].map(|me| {
+                let rank = rank(me);
+                loom::thread::spawn(move || {
+                    assert_eq!(rank.model.cell.take(rank.mine(false), &rank), Err(Refused::Freed));
+                })
+            });
+            model.cell.word.fetch_or(FREED, Relaxed);
+            let release = || model.cell.release(holder.mine(false), &holder);
+            let released = release();
+            others.into_iter().for_each(|t| t.join().unwrap());
+            assert!(released == Released::Freed || (released == Released::Freeing && release() == Released::Freed));
+            assert!(!model.cell.is_awaited(), "nobody is left in the queue");
         });
     }
 

@@ -279,28 +279,42 @@ impl Relief {
 
 /// Where threads that are no ranks sleep, any number of them, until somebody rings: what a bell is to its one owner.
 ///
-/// Each sleeper stores 1, makes a heavy fence, looks, and sleeps while the word is 1. Only who rings stores 0: a sleeper that leaves does
-/// not know of others. So the word may say 1 when nobody sleeps, which costs a ringer a system call once.
+/// Each sleeper makes the word odd, makes a heavy fence, looks, and sleeps while the word is what it was. Only who rings makes it even, by
+/// adding one: a sleeper that leaves does not know of others, and one that had not fallen asleep yet when it was rung finds
+/// another word, also when somebody has come since. So the word may be odd when nobody sleeps, which costs a ringer a system
+/// call once.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(transparent))]
-pub struct Crowd(Bell);
+pub struct Crowd(Futex);
 
 impl Crowd {
     /// Call after publishing what they may be waiting for, and a [`light_fence`].
     #[inline(always)]
     pub fn ring_after_fence(&self) {
-        self.0.ring_after_fence();
+        if self.0.word().load(Relaxed) % 2 != 0 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake(&self) {
+        let word = self.0.word().load(Relaxed);
+        // One of several ringers enters the kernel.
+        if word % 2 != 0 && self.0.word().compare_exchange(word, word.wrapping_add(1), Relaxed, Relaxed).is_ok() {
+            self.0.wake();
+        }
     }
 
     /// Sleeps until a look says yes; looks up every tenth of a second.
     pub fn until(&self, look: impl Fn() -> bool) {
         while !look() {
-            self.0.0.word().store(1, Relaxed);
+            let word = self.0.word().fetch_or(1, Relaxed) | 1;
             heavy_fence();
             if look() {
                 return;
             }
-            self.0.0.wait(1, PARK_NS);
+            self.0.wait(word, PARK_NS);
         }
     }
 }
@@ -592,7 +606,7 @@ impl<'m> Waiter<'m> {
             }
             site(&mut |site| self.record.still_waiting(&site));
             // Who was not rung has said that it sleeps all the time. The exchange sees the last ring, which a load need not.
-            if word.swap(PARKED, AcqRel) == 0 {
+            if word.swap(PARKED, AcqRel) != PARKED {
                 heavy_fence();
             }
         };
@@ -665,6 +679,27 @@ mod models {
             let thread = loom::thread::spawn(move || while !dozing.doze(1) {});
             relief.take_over();
             thread.join().unwrap();
+        });
+    }
+
+    /// Two in a crowd want one each of what comes for both: who takes the first does not hide the second from the other.
+    #[test]
+    fn loom_a_crowd_of_two_is_woken() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = model.preemption_bound.or(Some(3));
+        model.check(|| {
+            let heap = Arc::new((Crowd::default(), AtomicU32::new(0)));
+            let threads = [(); 2].map(|()| {
+                let heap = heap.clone();
+                loom::thread::spawn(move || {
+                    let take = |n: u32| n.checked_sub(1);
+                    heap.0.until(|| heap.1.fetch_update(AcqRel, Acquire, take).is_ok());
+                })
+            });
+            heap.1.store(2, Release);
+            light_fence();
+            heap.0.ring_after_fence();
+            threads.into_iter().for_each(|t| t.join().unwrap());
         });
     }
 

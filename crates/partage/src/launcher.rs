@@ -18,6 +18,7 @@ pub fn launch(spec: &Spec) -> Result<Ended, Error> {
 
 /// The same, with the number of processes of this host that came as far as to join a job.
 pub(crate) fn launch_and_count(spec: &Spec) -> Result<(Ended, usize), Error> {
+    spec.check()?;
     let mut eye = Eye::new(spec);
     let ended = partage_boot::launch(spec, &mut eye)?;
     Ok((ended, eye.joined.iter().filter(|j| **j).count()))

@@ -58,6 +58,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 /// Where a value lies after its lock, and the bytes of both.
 struct Shape<T>(PhantomData<T>);
@@ -341,9 +342,19 @@ impl<T: Pod> MutexPtr<T> {
             old => old,
         };
         match old {
-            Some(0) => job.free(self.0.cast::<u8>()),
             Some(old) if old & lock::FREED != 0 => {
                 panic!("{}: free_mutex: {} was freed already", inner.rank, self.place())
+            }
+            // Nobody holds it, and nobody can any more: this rank does, and releases it, so that whoever waits hears of it.
+            Some(old) if Owner::of(old).is_none() => {
+                let near = inner.reach.lock(at, Shape::<T>::LEN).is_some();
+                let mine = if near { inner.seat.owner(site.at) } else { Owner::new(inner.rank.0, 0, true) };
+                let take = Atomic::on_u64(Op::Or, mine.bits());
+                if inner.reach.atomic(at, take).is_none() {
+                    inner.atomic_far(site, at, take);
+                }
+                let by = if near { By::Word(mine) } else { By::Home };
+                drop(Guard { inner, place: self.place(), at: site.at, by, changed: false, value: T::zeroed() });
             }
             Some(_) => {}
             None => refuse::<T>(inner, "free_mutex", self.place()),
@@ -696,7 +707,8 @@ impl<T: Pod> Guard<'_, T> {
         match released {
             Released::Free => {}
             Released::AskHome => self.hand_on(false),
-            Released::Freed { alone } => self.was_freed(alone),
+            Released::Freeing => self.release_when_all_know(),
+            Released::Freed => self.was_freed(),
             Released::NotYours => self.is_not_mine(),
         }
     }
@@ -704,34 +716,62 @@ impl<T: Pod> Guard<'_, T> {
     /// Asks the home to release it or to hand it on, with the value if that is to be written; and tells who has it then.
     fn hand_on(&self, write: bool) {
         let (inner, place, site) = (self.inner, self.place, self.site());
-        let (told, fits) = (inner.seat.told(), size_of::<T>() <= LARGE);
+        let fits = size_of::<T>() <= LARGE;
         if write && !fits {
             inner.put_far(site, value_of::<T>(place.at), bytes_of(&self.value)).expect("behind its lock");
         }
-        told.begin_unlock();
-        let value = if write && fits { bytes_of(&self.value) } else { &[] };
-        inner.request(site, Rank(place.at.rank), UNLOCK, bytes_of(&ask::<T>(place, write && fits)), value);
-        inner.wait(site, || told.unlock_is_answered());
-        if !told.unlock_is_answered() {
+        let mut value = if write && fits { bytes_of(&self.value) } else { &[] };
+        while let Some(answer) = self.ask_home(value) {
+            let tell = |freed| {
+                inner.request(site, Rank(answer.rank as u32), GRANT, bytes_of(&told::grant(freed)), &[]);
+            };
+            match answer.how {
+                told::FREE => {}
+                told::TELL => tell(false),
+                told::FREED => self.was_freed(),
+                told::FREEING => {
+                    if answer.rank != told::NOBODY {
+                        tell(true);
+                    } else {
+                        // Ranks of its node wait for it: they leave, and tell nobody.
+                        let begun = Instant::now();
+                        inner.wait(site, || begun.elapsed() >= Duration::from_millis(1));
+                    }
+                    value = &[];
+                    continue;
+                }
+                _ => self.is_not_mine(),
+            }
             return;
-        }
-        let answer = told.unlock_answer();
-        let tell = |freed| {
-            inner.request(site, Rank(answer.rank as u32), GRANT, bytes_of(&told::grant(freed)), &[]);
-        };
-        match answer.how {
-            told::FREE => {}
-            told::TELL => tell(false),
-            told::FREED if answer.rank == told::NOBODY => {}
-            told::FREED => tell(true),
-            told::FREED_ALONE => self.was_freed(true),
-            _ => self.is_not_mine(),
         }
     }
 
-    /// It was freed while this rank had it. Those who wait for it panic.
-    fn was_freed(&self, alone: bool) {
-        if alone && !std::thread::panicking() {
+    /// Asks the home to release it, with this value if there is one; what it answers, unless the job is over.
+    fn ask_home(&self, value: &[u8]) -> Option<told::Told> {
+        let (inner, place, site) = (self.inner, self.place, self.site());
+        let told = inner.seat.told();
+        told.begin_unlock();
+        inner.request(site, Rank(place.at.rank), UNLOCK, bytes_of(&ask::<T>(place, !value.is_empty())), value);
+        inner.wait(site, || told.unlock_is_answered());
+        told.unlock_is_answered().then(|| told.unlock_answer())
+    }
+
+    /// It was freed while this rank had it, and others of the node wait for it: they leave, and panic.
+    fn release_when_all_know(&self) {
+        let (inner, place) = (self.inner, self.place);
+        let (By::Word(mine), reach) = (self.by, table(inner, place.at)) else { return };
+        let cell = reach.lock(place.at.in_half(), Shape::<T>::LEN).expect("it was taken");
+        // Nobody rings for it: it looks now and then.
+        inner.wait(self.site(), || !cell.is_awaited());
+        // Else the job is over.
+        if !cell.is_awaited() {
+            self.not_released(cell.release(mine, &**inner.seat.node()));
+        }
+    }
+
+    /// It was freed while this rank had it, and nobody waits for it.
+    fn was_freed(&self) {
+        if !std::thread::panicking() {
             let At { rank, offset } = self.place.at;
             Job::of(self.inner.clone()).free(GlobalPtr::<u8>::new(Rank(rank), offset));
         }

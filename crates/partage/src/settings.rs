@@ -282,8 +282,8 @@ impl Settings {
             reference: one_of("PARTAGE_REFERENCE", &["0", "1"])? == Some(1),
             leaks: one_of("PARTAGE_LEAKS", &["0", "1"])? == Some(1),
             node: get("PARTAGE_NODE").filter(|node| !node.is_empty()),
-            provider: get("PARTAGE_PROVIDER"),
-            interface: get("PARTAGE_INTERFACE"),
+            provider: get("PARTAGE_PROVIDER").filter(|provider| !provider.is_empty()),
+            interface: get("PARTAGE_INTERFACE").filter(|interface| !interface.is_empty()),
             connect: match get("PARTAGE_CONNECT").filter(|v| v.trim() == "never") {
                 Some(v) => return Err(bad("PARTAGE_CONNECT", &v, "seconds")),
                 None => seconds("PARTAGE_CONNECT")?,

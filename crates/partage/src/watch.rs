@@ -67,7 +67,8 @@ impl Watch {
         loop {
             let mut fds = vec![PollFd::new(stopped, PollFlags::empty())];
             let lifeline = self.lifeline.as_ref().map(|fd| {
-                fds.push(PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::empty()));
+                // Of a connection by TCP the other's end alone is no hang-up.
+                fds.push(PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::RDHUP));
                 fds.len() - 1
             });
             let other = neighbor.as_ref().map(|neighbor| {

@@ -198,6 +198,9 @@ fn elements_that_are_large() {
             let mut v = vec![[1; 300]; n];
             team.all_reduce(&mut v, sum).run();
             assert!(v.iter().all(|x| *x == [16; 300]));
+            let mut v = vec![[1; 300]; n];
+            team.prefix_reduce(&mut v, sum).run();
+            assert!(v.iter().all(|x| *x == [u64::from(job.rank().0) + 1; 300]));
             for name in ["slices", "ring", "slices:pull", "chain/4", "flat"] {
                 let said = catch_unwind(AssertUnwindSafe(|| {
                     let mut v = vec![[1; 300]; n];
@@ -215,4 +218,11 @@ fn elements_that_are_large() {
             }
         });
     }
+    // Elements are whole, also in letters that were asked to be short.
+    partage::test(3, |job| {
+        let sum = Commutative(|a: [u64; 8], b: [u64; 8]| std::array::from_fn(|i| a[i] + b[i]));
+        let said = catch_unwind(AssertUnwindSafe(|| job.all_reduce(&mut [[1; 8]], sum).algorithm("flat:mail@56").run()));
+        let why = said.expect_err("a letter is too short").downcast::<String>().expect("words");
+        assert!(why.contains("cannot be taken: a letter has 56 bytes"), "{why}");
+    });
 }

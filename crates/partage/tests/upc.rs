@@ -236,6 +236,37 @@ fn affinitysize() {
 }
 
 #[test]
+fn localsizeof() {
+    for (layout, most) in [(Layout::block_cyclic(10, 4), 4), (Layout::blocked(10), 4), (Layout::on(1, 7), 7)] {
+        let spread = layout.over(3).unwrap();
+        assert_eq!(spread.largest_part() * size_of::<u16>(), 2 * most);
+        assert_eq!((0..3).map(|r| spread.part_len(r)).max(), Some(most));
+    }
+}
+
+#[test]
+fn blocksizeof() {
+    partage::test(3, |job| {
+        let layouts = [Layout::block_cyclic(10, 3), Layout::blocked(10), Layout::cyclic(7), Layout::on(0, 7)];
+        for (layout, block) in layouts.into_iter().zip([3, 4, 1, 0]) {
+            assert_eq!(layout.clone().over(3).unwrap().block().unwrap_or(0), block);
+            let p = job.alloc_blocks_all::<u32>(layout).unwrap();
+            assert_eq!(p.block(), block);
+            job.free_blocks_all(p);
+        }
+    });
+}
+
+#[test]
+fn elemsizeof() {
+    partage::test(3, |job| {
+        let a = job.alloc_blocks_all::<u16>(Layout::block_cyclic(10, 4)).unwrap();
+        assert_eq!(a.offset(job, 1).addrfield() - a.addrfield(), size_of::<u16>() as u64);
+        job.free_blocks_all(a);
+    });
+}
+
+#[test]
 fn memcpy() {
     partage::test(3, |job| {
         let (a, b) = (job.array::<u32>(Layout::cyclic(20)).unwrap(), job.array::<u32>(20).unwrap());
@@ -367,6 +398,54 @@ fn wait() {
     // A value that only some have given binds those too who have given none.
     let one = |job: &Job| (job.rank() == Rank(0)).then_some(1);
     says(failure(move |job| job.notify(one(job)).wait(Some(2))), &["wait(2)", "notified with value 1"]);
+}
+
+#[test]
+fn fence() {
+    partage::test(2, |job| {
+        let a = job.array::<u32>(Layout::on(1, 100)).unwrap();
+        let flag = job.alloc_all::<u32>(1).unwrap().on(Rank(1));
+        for round in 1..=10 {
+            if job.rank() == Rank(0) {
+                drop(a.store(0, vec![round; 100]));
+                job.fence();
+                flag.put(job, round);
+            } else {
+                job.wait_until(|| flag.get(job) == round);
+                job.fence();
+                assert_eq!(a.fetch(..).wait(), [round; 100]);
+            }
+            job.barrier();
+        }
+    });
+}
+
+#[test]
+fn strict_accesses() {
+    partage::test(3, |job| {
+        let a = job.array::<u32>(Layout::cyclic(6)).unwrap();
+        let (me, next, other) = (job.rank().index(), job.neighbor(1).index(), job.neighbor(2).index());
+        a.put(3 + next, 7); // relaxed, but before the strict one
+        a.at(me).strict().store(1);
+        let sees = a.at(next).strict().load() == 1;
+        assert!(!sees || a.get(3 + other) == 7);
+        // They have one order: the last to store sees the next one's.
+        assert!(all(job, u32::from(sees)).contains(&1));
+    });
+}
+
+#[test]
+fn relaxed_accesses() {
+    partage::test(3, |job| {
+        let a = job.array::<u64>(Layout::cyclic(3)).unwrap();
+        let there = job.neighbor(1).index();
+        for i in 0..100 {
+            a.put(there, i);
+            assert_eq!(a.get(there), i); // those of one rank to one element keep their order
+        }
+        job.barrier();
+        assert_eq!(a.get(job.rank().index()), 99);
+    });
 }
 
 #[test]

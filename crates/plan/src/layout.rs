@@ -7,7 +7,8 @@
 //! Guaranteed: every element has exactly one place. The elements of a member fill its *part*, an array of its own,
 //! without gaps and in ascending global order. All answers are exact up to the longest array, `usize::MAX / 2`
 //! elements. [`Spread::locate`] neither divides nor panics, and every other question costs a few divisions, whatever the
-//! length and the number of members; iterators take that for each item.
+//! length and the number of members, but for [`Spread::part_before`], which searches in halves; iterators take that for each
+//! item.
 //!
 //! Not contained: memory and element types (a place is a number of elements), and checks of indices that the caller has
 //! checked.

@@ -41,7 +41,7 @@ impl Job<'_> {
         // The processes of other hosts complain when one is gone.
         if let Some(why) = self.lost.first() {
             let why = why.clone();
-            if !self.going {
+            if !self.going || self.failed {
                 self.cannot = Some(Error::new(&why));
                 return self.fail(2, None, None);
             }

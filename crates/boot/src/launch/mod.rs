@@ -5,7 +5,9 @@
 //!   that are not the job's, so that it also works inside a larger program.
 //! - The first failure ends the job: one line on stderr, SIGTERM to all other processes, SIGKILL
 //!   after a moment, and the exit code of the process that failed.
-//! - Nothing is left behind on any host, also when the observer panics: see [`Crew`] and [`Remote`].
+//! - Nothing is left behind on any host, also when the observer panics: see [`Crew`] and [`Remote`]. (A launcher whose
+//!   host is cut off cannot end what is elsewhere: agents there hear the end of their input when the kernel gives the
+//!   connection up, or the processes notice that hosts of their own are lost.)
 //!
 //! Not contained: processes as such, which are in crews, here or behind an agent; what ranks do (an
 //! [`Observer`] is asked); the death of the launcher itself, which the processes notice by their
@@ -89,6 +91,8 @@ struct Job<'a> {
     aborts: Vec<(usize, Abort)>,
     garbage: Vec<(usize, String)>,
     lost: Vec<String>,
+    /// One of them could not start its processes.
+    failed: bool,
     /// Agents that wait for the word to start.
     ready: usize,
     /// All parties have it.
@@ -198,8 +202,8 @@ impl<'a> Job<'a> {
             server: Server::new(format!("partage-{}", std::process::id()), &nodes),
             stdin: None,
             signals,
-            out: Sink::new(io::stdout()),
-            err: Sink::new(io::stderr()),
+            out: Sink::shared(io::stdout()),
+            err: Sink::shared(io::stderr()),
             held: [false; 2],
             started: now,
             next_tick: now,
@@ -212,6 +216,7 @@ impl<'a> Job<'a> {
             aborts: Vec::new(),
             garbage: Vec::new(),
             lost: Vec::new(),
+            failed: false,
             ready: 0,
             going: false,
             cannot: None,
@@ -259,7 +264,13 @@ impl<'a> Job<'a> {
                 self.close(left);
             }
             if self.closed.is_some() && self.parties_are_done() && self.out.is_empty() && self.err.is_empty() {
-                break;
+                match self.parties.iter().find_map(Party::untold).filter(|_| self.ended.is_none()) {
+                    None => break,
+                    Some(host) => {
+                        let why = format!("partage: host {host}: the end of what its processes wrote was lost");
+                        self.fail(1, Some(why), None);
+                    }
+                }
             }
             for source in self.wait() {
                 self.attend(source);
@@ -357,10 +368,11 @@ impl<'a> Job<'a> {
     }
 
     fn heard(&mut self, number: usize, event: Event) {
+        let failed = matches!(event, Event::Failed(_));
         match event {
             Event::Ready => {
                 self.ready += 1;
-                if self.ready == self.parties.len() && self.ended.is_none() {
+                if self.ready == self.parties.len() && self.ended.is_none() && self.lost.is_empty() {
                     self.going = true;
                     self.parties.iter_mut().for_each(Party::go);
                 }
@@ -392,7 +404,7 @@ impl<'a> Job<'a> {
             }
             Event::Output { stream, bytes } => {
                 // As long as something comes, more is waited for.
-                self.closed = self.closed.map(|until| until.max(Instant::now() + GRACE_AGENT));
+                self.closed = self.closed.map(|until| until.max(Instant::now() + self.patience()));
                 let sink = if stream == 0 { &mut self.out } else { &mut self.err };
                 sink.push(&bytes);
                 sink.write();
@@ -417,6 +429,7 @@ impl<'a> Job<'a> {
             Event::Fed => self.stdin.iter_mut().for_each(|stdin| stdin.ready = true),
             Event::Unread => self.stdin = None,
             Event::Lost(why) | Event::Failed(why) => {
+                self.failed |= failed;
                 self.looking.iter_mut().for_each(|looking| looking.waiting.retain(|waiting| *waiting != number));
                 let unfinished = |member: &&mut Member| member.party == number && !member.is_over();
                 let mut missed = false;
@@ -575,9 +588,15 @@ impl<'a> Job<'a> {
     /// No process is left, or none that dies: has what they have started killed and what they have written passed on.
     fn close(&mut self, left: bool) {
         self.say_report();
-        self.closed = Some(Instant::now() + GRACE_AGENT);
+        self.closed = Some(Instant::now() + self.patience());
         self.order_all(Order::End { left });
         self.think();
+    }
+
+    /// How long the end of what processes have written is waited for: that of a job that went well as long as any word.
+    fn patience(&self) -> Duration {
+        let word = self.spec.heartbeat.unwrap_or(HEARTBEAT).max(GRACE_AGENT);
+        if self.ended.is_none() { word } else { GRACE_AGENT }
     }
 
     fn parties_are_done(&self) -> bool {

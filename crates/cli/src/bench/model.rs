@@ -522,7 +522,7 @@ fn validate(options: &Options, operations: &[Operation], known: &Known) -> Resul
         let mut names: Vec<String> = questions.iter().flat_map(Question::algorithms).map(|a| a.to_string()).collect();
         names.sort();
         names.dedup();
-        let mut sampler = Sampler::start(&[ranks], cores, WINDOW, &names)?;
+        let mut sampler = Sampler::start(&[ranks], cores, WINDOW, &names, &[])?;
         let mut errors = vec![];
         for q in &questions {
             let mut found = vec![];

@@ -11,6 +11,7 @@ use super::ranks::now_ns;
 use clap::Args;
 use partage_conduit::shm::segment::{HUGE, Mapping};
 use partage_conduit::topology;
+use std::collections::VecDeque;
 use std::ffi::{CStr, c_int, c_void};
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
@@ -85,7 +86,7 @@ pub enum Way {
     PutFlag,
     /// Over the network: a message, and an empty one as the answer; microseconds of both.
     PingAck,
-    /// Over the network: many messages that are under way together; microseconds of one.
+    /// Over the network: many messages, of which some are under way at any time, and one answer; microseconds of one.
     Stream,
 }
 
@@ -201,6 +202,11 @@ fn measured(options: &Options) -> Result<(), String> {
     let trips = (16 << 20) / (options.len + 2048);
     let (mut turn, mut epoch) = (0, 0);
     let mut meet = || floor::pair_barrier(memory.board, me, &mut epoch);
+    meet();
+    if me == 0 {
+        // Both have opened it. What is still there is removed by the driver.
+        let _ = std::fs::remove_file(&options.memory);
+    }
     let handoff = |meet: &mut dyn FnMut()| {
         meet();
         let start = now_ns();
@@ -425,32 +431,39 @@ impl Mpi {
 
     /// Microseconds of a message from the first process to the second, and of its answer or its share of one.
     fn far(&self, way: Way, len: usize) -> Result<f64, String> {
-        let (trips, under_way) = match way {
-            Way::Stream => ((VOLUME / len).max(1), (UNDER_WAY / len).max(1)),
-            _ => (TRIPS, 1),
+        // Times that an answer is awaited, messages before each, and how many of those are under way.
+        let (times, messages, under_way) = match way {
+            Way::Stream => (1, (VOLUME / len).max(1), (UNDER_WAY / len).max(1)),
+            _ => (TRIPS, 1, 1),
         };
         let (mut bytes, start) = (vec![1; len], now_ns());
-        for _ in 0..trips / under_way {
-            let mut requests = vec![0; under_way];
-            let (p, n, to) = (bytes.as_mut_ptr().cast::<c_void>(), len as c_int, self.peer());
-            for request in &mut requests {
+        let (p, n, to) = (bytes.as_mut_ptr().cast::<c_void>(), len as c_int, self.peer());
+        // SAFETY: a request of below, once.
+        let wait = |request: &mut usize| good("MPI_Wait", unsafe { (self.wait)(request, self.no_status) });
+        for _ in 0..times {
+            let mut requests = VecDeque::with_capacity(under_way);
+            for _ in 0..messages {
+                if requests.len() == under_way
+                    && let Some(mut oldest) = requests.pop_front()
+                {
+                    wait(&mut oldest)?;
+                }
+                let mut request = 0;
                 // SAFETY: so many bytes, which live until all requests are waited for below; nobody looks at what is received, so that
                 // it is received over itself is no harm. A request is a pointer or a number, and fits.
                 let code = unsafe {
                     match self.me {
-                        0 => (self.send_later)(p, n, self.byte, to, 0, self.world, request),
-                        _ => (self.receive_later)(p, n, self.byte, to, 0, self.world, request),
+                        0 => (self.send_later)(p, n, self.byte, to, 0, self.world, &raw mut request),
+                        _ => (self.receive_later)(p, n, self.byte, to, 0, self.world, &raw mut request),
                     }
                 };
                 good("MPI_Isend or MPI_Irecv", code)?;
+                requests.push_back(request);
             }
-            for request in &mut requests {
-                // SAFETY: a request of above, once.
-                good("MPI_Wait", unsafe { (self.wait)(request, self.no_status) })?;
-            }
+            requests.iter_mut().try_for_each(wait)?;
             if self.me == 0 { self.receive(&mut [])? } else { self.send(&[])? }
         }
-        Ok((now_ns() - start) as f64 / (trips / under_way * under_way) as f64 / 1e3)
+        Ok((now_ns() - start) as f64 / (times * messages) as f64 / 1e3)
     }
 
     /// Ends its use.

@@ -84,27 +84,49 @@ impl FromStr for Outcome {
     }
 }
 
-/// The entry of cells that differ in their lengths only, in order, and a remark; nothing where the built-in choice holds for all. A
-/// length stands for those that are nearer to it than to the next one.
+/// The first length that is nearer to `b` than to `a`, or a power of two about there that is neither.
+fn between(a: usize, b: usize) -> usize {
+    let middle = (a as f64 * b as f64).sqrt() as usize;
+    let power = middle.next_power_of_two();
+    if a < power && power < b { power } else { middle + 1 }
+}
+
+/// The lengths that one of these cells stands for, which are in order: those that are nearer to its own than to the next one. The
+/// last is included; none: however long.
+fn range(cells: &[&Outcome], i: usize) -> (usize, Option<usize>) {
+    let bytes = cells[i].bytes;
+    let from = match i.checked_sub(1) {
+        Some(before) => between(cells[before].bytes, bytes),
+        None if bytes <= 8 => 0,
+        None => bytes / 2,
+    };
+    let to = match cells.get(i + 1) {
+        Some(next) => Some(between(bytes, next.bytes) - 1),
+        None if bytes >= LONG => None,
+        None => Some(2 * bytes - 1),
+    };
+    (from, to)
+}
+
+fn rule(from: usize, to: Option<usize>, algorithm: &str) -> String {
+    let to = to.map_or(String::new(), |to| to.to_string());
+    format!("{from}-{to}:{algorithm}")
+}
+
+/// In the words of the table: 1k, not 1024.
+fn entry(head: &str, rules: &[String]) -> Option<String> {
+    let entry = (!rules.is_empty()).then(|| format!("{head}:{}", rules.join(";")))?;
+    Some(entry.parse::<partage::coll::Table>().map_or(entry, |table| table.to_string()))
+}
+
+/// The entry of cells that differ in their lengths only, in order, and a remark; nothing where the built-in choice holds for all.
 pub fn rules(cells: &[&Outcome]) -> Option<(String, String)> {
-    let between = |a: usize, b: usize| ((a as f64 * b as f64).sqrt() as usize).next_power_of_two();
-    let from = |i: usize| match i.checked_sub(1) {
-        Some(before) => between(cells[before].bytes, cells[i].bytes),
-        None if cells[i].bytes <= 8 => 0,
-        None => cells[i].bytes / 2,
-    };
-    let to = |i: usize| match cells.get(i + 1) {
-        Some(next) => Some(between(cells[i].bytes, next.bytes)),
-        None if cells[i].bytes >= LONG => None,
-        None => Some(2 * cells[i].bytes),
-    };
     let (mut rules, mut remarks) = (vec![], vec![]);
     let mut at = 0;
     for same in cells.chunk_by(|a, b| a.chosen == b.chosen && (a.chosen == a.built_in) == (b.chosen == b.built_in)) {
         let last = at + same.len() - 1;
         if same[0].chosen != same[0].built_in {
-            let to = to(last).map_or(String::new(), |to| to.to_string());
-            rules.push(format!("{}-{to}:{}", from(at), same[0].chosen));
+            rules.push(rule(range(cells, at).0, range(cells, last).1, &same[0].chosen));
             for o in same {
                 let (now, was) = (digits(o.chosen_us), digits(o.built_in_us));
                 remarks.push(format!("{}: {now} µs, {} {was}", o.bytes, o.built_in));
@@ -112,10 +134,40 @@ pub fn rules(cells: &[&Outcome]) -> Option<(String, String)> {
         }
         at = last + 1;
     }
-    // In the words of the table: 1k, not 1024.
-    let entry = (!rules.is_empty()).then(|| format!("{}:{}", cells[0].head, rules.join(";")))?;
-    let entry = entry.parse::<partage::coll::Table>().map_or(entry, |table| table.to_string());
-    Some((entry, remarks.join("; ")))
+    Some((entry(&cells[0].head, &rules)?, remarks.join("; ")))
+}
+
+/// What is left of an older entry with the same head: its rules for the lengths that none of these cells stands for.
+pub fn rest(old: &str, cells: &[&Outcome]) -> Option<String> {
+    let (head, rules) = old.split_once(':')?;
+    let (first, last) = (range(cells, 0).0, range(cells, cells.len() - 1).1);
+    let mut left = vec![];
+    for one in rules.split(';') {
+        let (from, to, algorithm) = parts(one);
+        if from < first {
+            left.push(rule(from, Some(to.unwrap_or(first).min(first - 1)), algorithm));
+        }
+        if let Some(last) = last
+            && to.is_none_or(|to| to > last)
+        {
+            left.push(rule(from.max(last + 1), to, algorithm));
+        }
+    }
+    entry(head, &left)
+}
+
+/// The lengths that a rule of a table is for, and its algorithm.
+fn parts(rule: &str) -> (usize, Option<usize>, &str) {
+    let size = |text: &str| {
+        let unit = [('k', 10), ('m', 20), ('g', 30)].into_iter().find(|&(letter, _)| text.ends_with(letter));
+        let (digits, bits) = unit.map_or((text, 0), |(_, bits)| (&text[..text.len() - 1], bits));
+        digits.parse::<usize>().ok().map(|n| n << bits)
+    };
+    let range = rule.split_once(':').and_then(|(range, algorithm)| Some((range.split_once('-')?, algorithm)));
+    match range.and_then(|((from, to), algorithm)| Some((size(from)?, size(to), algorithm))) {
+        Some(parts) => parts,
+        None => (0, None, rule),
+    }
 }
 
 #[cfg(test)]
@@ -155,12 +207,51 @@ mod tests {
         let names = ["last", "flat:pull", "flat:pull", "last", "ring:push"];
         let cells: Vec<Outcome> = [8, 64, 256, 1024, 4096].into_iter().zip(names).map(|(b, n)| outcome(b, n)).collect();
         let (entry, remark) = rules(&cells.iter().collect::<Vec<_>>()).unwrap();
-        assert_eq!(entry, "broadcast.node.cores.two.all.shared:32-512:flat:pull;2k-8k:ring:push");
+        assert_eq!(entry, "broadcast.node.cores.two.all.shared:32-511:flat:pull;2k-8191:ring:push");
         assert_eq!(remark, "64: 1.5 µs, last 2; 256: 1.5 µs, last 2; 4096: 1.5 µs, last 2");
         assert_eq!(rules(&[&outcome(8, "last"), &outcome(64, "last")]), None);
         let one = rules(&[&outcome(1 << 20, "flat:pull")]).unwrap().0;
         assert_eq!(one, "broadcast.node.cores.two.all.shared:512k-:flat:pull");
         let one = rules(&[&outcome(8, "flat:pull")]).unwrap().0;
-        assert_eq!(one, "broadcast.node.cores.two.all.shared:0-16:flat:pull");
+        assert_eq!(one, "broadcast.node.cores.two.all.shared:0-15:flat:pull");
+    }
+
+    #[test]
+    fn no_length_is_in_the_range_of_another() {
+        let of = |lengths: &[usize]| -> Vec<(usize, Option<usize>)> {
+            let cells: Vec<Outcome> = lengths.iter().map(|&bytes| outcome(bytes, "last")).collect();
+            let cells: Vec<&Outcome> = cells.iter().collect();
+            (0..cells.len()).map(|i| range(&cells, i)).collect()
+        };
+        assert_eq!(of(&[8, 16, 32]), [(0, Some(11)), (12, Some(22)), (23, Some(63))]);
+        let all = of(&super::super::cells::LENGTHS);
+        let (k, m) = (1 << 10, 1 << 20);
+        let from = [0, 32, 128, 512, 2 * k, 8 * k, 32 * k, 128 * k, m / 2];
+        assert_eq!(all.iter().map(|r| r.0).collect::<Vec<_>>(), from);
+        let close: Vec<usize> = (1..200).map(|i| 8 * i).collect();
+        for lengths in [&close, &vec![8, 24, 40, 1000, 1024, 1032, m, m + 8], &super::super::cells::LENGTHS.to_vec()] {
+            let all = of(lengths);
+            assert!(lengths.iter().zip(&all).all(|(n, (from, to))| from <= n && to.is_none_or(|to| *n <= to)));
+            assert!(all.windows(2).all(|two| two[0].1 == Some(two[1].0 - 1)), "{all:?}");
+        }
+    }
+
+    #[test]
+    fn rules_for_other_lengths_are_left() {
+        let left = |old: &str, lengths: &[usize]| {
+            let cells: Vec<Outcome> = lengths.iter().map(|&bytes| outcome(bytes, "last")).collect();
+            rest(old, &cells.iter().collect::<Vec<_>>())
+        };
+        let old = "gather:0-31:last;32-2047:flat:pull;2k-:scatter-gather2:push";
+        let some = |text: &str| Some(text.to_string());
+        assert_eq!(left(old, &[8]), some("gather:16-31:last;32-2047:flat:pull;2k-:scatter-gather2:push"));
+        assert_eq!(left(old, &[8, 64]), some("gather:128-2047:flat:pull;2k-:scatter-gather2:push"));
+        let one = "gather:0-31:last;32-511:flat:pull;2k-:scatter-gather2:push";
+        assert_eq!(left(old, &[1 << 10]), some(one));
+        assert_eq!(left(old, &[1 << 20]), some("gather:0-31:last;32-2047:flat:pull;2k-524287:scatter-gather2:push"));
+        assert_eq!(left(old, &[8, 1 << 20]), None);
+        // However long, and by an algorithm whose name begins with a digit.
+        assert_eq!(left("gather:000:naive-push", &[64]), some("gather:0-31:000:naive-push;128-:000:naive-push"));
+        assert_eq!(left("gather:1k-2m:ring/8:pull@16k", &[8]), some("gather:1k-2m:ring/8:pull@16k"));
     }
 }

@@ -28,6 +28,7 @@ use judge::{Outcome, beats, cost, medians};
 use partage::coll::Table;
 use partage::profile::{self, Made, Profile};
 use partage_conduit::topology;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use work::Work;
@@ -82,6 +83,15 @@ const FINALS: (usize, usize) = (5, 11);
 const HOPELESS: [f64; 2] = [3.0, 1.3];
 /// Blocks of one cell take this part of the memory at most.
 const PART_OF_MEMORY: u64 = 4;
+/// Jobs run as if nobody had set what makes calls take longer or shorter: a profile is for all jobs to come.
+const PLAIN: [(&str, Option<&str>); 6] = [
+    ("PARTAGE_CHECK", Some("0")),
+    ("PARTAGE_WAIT", None),
+    ("PARTAGE_RADIX", None),
+    ("PARTAGE_FENCES", None),
+    ("PARTAGE_REFERENCE", None),
+    ("PARTAGE_NODE", None),
+];
 
 /// Tunes, writes the profile and says what has changed.
 pub fn tune(options: &Options) -> i32 {
@@ -118,6 +128,10 @@ impl Tuner {
     fn new(options: &Options) -> Result<Tuner, String> {
         let nowhere = "there is no place for a profile: set PARTAGE_PROFILE to a file, or give --output";
         let output = options.output.clone().or_else(profile::path).ok_or(nowhere)?;
+        if output.is_dir() {
+            return Err(format!("{} is a directory", output.display()));
+        }
+        file_name(&output)?;
         let quota = topology::cpu_quota().map_or(usize::MAX, |q| q.floor().max(1.0) as usize);
         let cores = topology::allowed_cores().len().min(quota);
         let mut ranks: Vec<usize> = options.ranks.iter().map(|&n| n as usize).collect();
@@ -132,6 +146,9 @@ impl Tuner {
         let mut cells = cells::all(&situations, &operations, &lengths);
         let all = cells.len();
         cells.retain(|cell| cell.memory() <= most);
+        if cells.is_empty() {
+            return Err("every cell needs more than a quarter of the memory; give fewer --ranks or --bytes".into());
+        }
         if cells.len() < all {
             eprintln!(
                 "partage: tune: {} of {all} cells need more than a quarter of the memory: left out",
@@ -148,6 +165,9 @@ impl Tuner {
                 "partage: tune: {count} of {} cells were measured before; --fresh measures them again",
                 cells.len()
             );
+        }
+        if cfg!(debug_assertions) {
+            eprintln!("partage: tune: this build is not optimised, and its profile is not good for release builds");
         }
         let window = if options.quick { WINDOW / 2.0 } else { WINDOW };
         let deadline = Instant::now() + Duration::from_secs_f64(60.0 * options.minutes);
@@ -167,7 +187,7 @@ impl Tuner {
             // Every name that a cell may need.
             let tables = [&self.from, &Table::default()];
             let names = names(group, &tables);
-            let mut sampler = Sampler::start(&situation.ranks, self.cores, self.window, &names)?;
+            let mut sampler = Sampler::start(&situation.ranks, self.cores, self.window, &names, &PLAIN)?;
             for cell in group {
                 let now = Instant::now();
                 if now >= self.deadline {
@@ -224,7 +244,7 @@ impl Tuner {
         );
         out!("{}: {} entries; `partage info` shows what is in force", self.output.display(), rules.len());
         if finished {
-            self.work.remove();
+            self.work.finish(&self.cells);
         } else {
             let left = all - outcomes.len();
             eprintln!(
@@ -316,21 +336,28 @@ fn drop_hopeless(field: &mut Vec<Candidate>, times: f64) {
     field.retain(|c| c.stays || cost_of(c) <= times * best);
 }
 
-/// The rules of a profile that is there already, for what was not measured now.
+/// The rules of a profile that is there already, for what was not measured now: other calls, and other lengths.
 fn kept(path: &Path, made: &Made, measured: &[&Outcome]) -> Vec<(String, String)> {
     let old = std::fs::read_to_string(path).ok().and_then(|text| Profile::parse(&text).ok());
     let Some(old) = old.filter(|old| old.made.differs(made).is_none()) else { return vec![] };
-    let is_new = |entry: &String| {
+    let rest = |entry: String| {
         let head = entry.split(':').next().unwrap_or_default();
-        measured.iter().any(|o| o.head == head)
+        let cells: Vec<&Outcome> = measured.iter().copied().filter(|o| o.head == head).collect();
+        if cells.is_empty() { Some(entry) } else { judge::rest(&entry, &cells) }
     };
-    let entries = old.table.entries().filter(|entry| !is_new(entry));
+    let entries = old.table.entries().filter_map(rest);
     entries.map(|entry| (entry, format!("of {}", old.made.date))).collect()
+}
+
+/// What comes last, if that is a name and not a slash or a dot.
+fn file_name(path: &Path) -> Result<&OsStr, String> {
+    let ends_so = |name: &&OsStr| path.as_os_str().as_encoded_bytes().ends_with(name.as_encoded_bytes());
+    path.file_name().filter(ends_so).ok_or_else(|| format!("{} is no name of a file", path.display()))
 }
 
 /// The file is the old one or the new one, whatever happens.
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    let name = path.file_name().ok_or_else(|| format!("{} is no name of a file", path.display()))?;
+    let name = file_name(path)?;
     let new = path.with_file_name(format!("{}.{}", name.to_string_lossy(), std::process::id()));
     let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));
     if written.is_err() {

@@ -37,6 +37,9 @@ impl Work {
             }
             return Ok(Work { path, file, outcomes });
         }
+        if !fresh && lines.next().is_some() {
+            eprintln!("partage: tune: {}: its cells were measured with other settings: it begins anew", path.display());
+        }
         let mut file = File::create(&path).map_err(wrong)?;
         file.write_all(format!("{first}\n").as_bytes()).map_err(wrong)?;
         Ok(Work { path, file, outcomes: vec![] })
@@ -61,16 +64,34 @@ impl Work {
         written.map_err(|e| format!("{}: {e}", self.path.display()))
     }
 
-    /// All is done.
-    pub fn remove(&self) {
+    /// All of these cells are done. What others came to stays, for a run that goes on with those.
+    pub fn finish(&self, cells: &[Cell]) {
+        let done: Vec<(String, usize)> = cells.iter().map(|cell| (cell.head(), cell.bytes)).collect();
+        if self.outcomes.iter().all(|o| done.iter().any(|(head, bytes)| *bytes == o.bytes && *head == o.head)) {
+            self.remove();
+        }
+    }
+
+    fn remove(&self) {
         // A file that stays is found to be complete.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
+impl Drop for Work {
+    /// A file without outcomes is of no use.
+    fn drop(&mut self) {
+        if self.outcomes.is_empty() {
+            self.remove();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::cells;
     use super::*;
+    use crate::bench::coll::cells::Operation;
 
     #[test]
     fn what_was_cut_short_goes_on() {
@@ -91,7 +112,22 @@ mod tests {
         let mut work = Work::open(&profile, "b", false).unwrap();
         work.push(outcome(8)).unwrap();
         assert_eq!(Work::open(&profile, "b", true).unwrap().outcomes, []);
-        work.remove();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_smaller_run_does_not_measure_stays() {
+        let profile = std::env::temp_dir().join(format!("partage-part-{}", std::process::id()));
+        let cells = cells::all(&cells::situations(&[2], 2), &[Operation::Gather], &[8, 64]);
+        let mut work = Work::open(&profile, "a", true).unwrap();
+        for cell in &cells {
+            let line = format!("{} {} last 2 last 2 1 .", cell.head(), cell.bytes);
+            work.push(line.parse().unwrap()).unwrap();
+        }
+        let short: Vec<Cell> = cells.iter().filter(|cell| cell.bytes == 8).cloned().collect();
+        work.finish(&short);
+        assert_eq!(Work::open(&profile, "a", false).unwrap().outcomes.len(), cells.len());
+        work.finish(&cells);
+        assert!(!work.path.exists());
     }
 }

@@ -70,6 +70,12 @@ struct Entry<R> {
 #[must_use]
 pub struct Taken(usize);
 
+/// Why a provider registers nothing.
+pub trait Why {
+    /// Might it do so if less were registered?
+    fn wants_room(&self) -> bool;
+}
+
 /// Why memory is not registered.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Not<E> {
@@ -156,7 +162,7 @@ impl<R> Cache<R> {
 
     /// The registration of the memory that begins at `at`, for an operation, and how many of its `len` bytes it has:
     /// one at least. It is made if there is none. It stays until it is [given back](Self::give).
-    pub fn take<E>(
+    pub fn take<E: Why>(
         &mut self,
         at: usize,
         len: usize,
@@ -243,7 +249,7 @@ impl<R> Cache<R> {
     }
 
     /// Registers it, in the place of entries that it takes in, and makes room for it.
-    fn enter<E>(
+    fn enter<E: Why>(
         &mut self,
         range: Range<usize>,
         mut register: impl FnMut(Range<usize>) -> Result<R, E>,
@@ -263,7 +269,7 @@ impl<R> Cache<R> {
         let region = loop {
             match register(range.clone()) {
                 Ok(region) => break region,
-                Err(_) if self.evict() => {}
+                Err(why) if why.wants_room() && self.evict() => {}
                 Err(why) => return Err(Not::Accepted(why)),
             }
         };
@@ -378,6 +384,23 @@ mod tests {
             self.open.borrow_mut().push(range.clone());
             Ok(Token(self.clone(), range))
         }
+    }
+
+    impl Why for &str {
+        fn wants_room(&self) -> bool {
+            *self == "full"
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_registered_costs_nobody_his_place() {
+        let (mut cache, provider) = new(10);
+        cache.keep(0..100 * P);
+        used(&mut cache, &provider, 0, 8).unwrap();
+        let bad = cache.take(50 * P, 8, |_| Err::<Token, _>("bad address"));
+        assert_eq!(bad.err(), Some(Not::Accepted("bad address")));
+        assert_eq!((provider.only(), cache.counts().evictions), (0..P, 0));
+        cache.forget(0..100 * P);
     }
 
     const P: usize = PAGE;

@@ -175,6 +175,7 @@ constants! {
     FI_OPT_MIN_MULTI_RECV: c_int = 0;
     FI_EAGAIN: ssize_t = 11;
     FI_EAVAIL: ssize_t = 259;
+    FI_ETRUNC: c_int = 265;
     FI_ENOKEY: c_int = 266;
     FI_ADDR_UNSPEC: u64 = !0;
     FI_KEY_NOTAVAIL: u64 = !0;

@@ -164,11 +164,11 @@ fn address(text: &str) -> Option<IpAddr> {
     text.parse::<SocketAddr>().ok().map(|address| address.ip())
 }
 
-/// How long ago this process's TCP connections to that host have last been acknowledged something; none, if there are none.
+/// How long this process's TCP connections to that host are silent, the least of them; none, if there are none.
 fn heard_by_kernel(host: IpAddr) -> Option<Duration> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?;
     let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    numbers.filter(|&fd| peer(fd) == Some(host)).filter_map(last_ack).min()
+    numbers.filter(|&fd| peer(fd) == Some(host)).filter_map(silence).min()
 }
 
 /// Whom a descriptor is connected to, if it is a socket and is.
@@ -196,8 +196,21 @@ fn peer(fd: i32) -> Option<IpAddr> {
     }
 }
 
-/// How long ago this connection was acknowledged something; none, if it is not open.
-fn last_ack(fd: i32) -> Option<Duration> {
+/// How long ago this connection should have been acknowledged something; none, if it is not open.
+///
+/// A process that does not read leaves no room for more. Then the kernel asks now and then whether there is some, each time
+/// after twice the time, and whoever lives answers: until it asks again, nothing is to be heard. (It does not ask while
+/// anything is not acknowledged, and counts what it asked without answer.)
+fn silence(fd: i32) -> Option<Duration> {
+    let info = tcp_info(fd)?;
+    let asks = info.tcpi_unacked == 0 && info.tcpi_backoff > 0 && info.tcpi_probes <= 1;
+    let pause = if asks { u64::from(info.tcpi_rto) << info.tcpi_backoff.min(20) } else { 0 };
+    let heard = Duration::from_millis(info.tcpi_last_ack_recv.into());
+    Some(heard.saturating_sub(Duration::from_micros(pause)))
+}
+
+/// What the kernel knows of a connection, if it is open.
+fn tcp_info(fd: i32) -> Option<libc::tcp_info> {
     const ESTABLISHED: u8 = 1;
     // SAFETY: plain data, for which zeros are valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -205,7 +218,7 @@ fn last_ack(fd: i32) -> Option<Duration> {
     // SAFETY: `len` bytes to write to; what is not a TCP socket (any more) gives an error.
     let got = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &mut len) };
     let open = got == 0 && info.tcpi_state == ESTABLISHED;
-    open.then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
+    open.then_some(info)
 }
 
 #[cfg(test)]
@@ -261,5 +274,27 @@ mod tests {
         assert_eq!(heard_by_kernel([192, 0, 2, 1].into()), None);
         assert_eq!(address("10.0.0.2:41234"), Some([10, 0, 0, 2].into()));
         assert_eq!(address("a name of 3 bytes"), None);
+    }
+
+    #[test]
+    fn who_leaves_no_room_is_asked_ever_more_rarely_and_lives() {
+        use std::io::Write;
+        use std::os::fd::AsRawFd;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _does_not_read = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[0; 1 << 16]).is_ok() {}
+        let fd = stream.as_raw_fd();
+        let begun = Instant::now();
+        loop {
+            let info = tcp_info(fd).unwrap();
+            if info.tcpi_last_ack_recv > 700 {
+                assert!(silence(fd).unwrap() < Duration::from_millis(350), "{:?}", silence(fd));
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(30), "it is asked often");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }

@@ -10,7 +10,7 @@
 //! It does not contain when an operation has ended: [`rma`](super::rma) gives back what it has had.
 
 use super::Net;
-use super::cache::{Cache, Counts, ENTRIES, LARGEST, Not, Taken};
+use super::cache::{Cache, Counts, ENTRIES, LARGEST, Not, Taken, Why};
 use super::endpoint::{Desc, Endpoint, Region, Unregistered};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -218,8 +218,15 @@ impl Net {
         }
         self.local.cache().forget(start..end);
         // SAFETY: mapped, and closed at once.
-        let again = unsafe { self.endpoint.register_local(range.start.cast_mut(), memory.len().min(LARGEST), true) };
-        Err(again.err().map_or_else(|| "there was no room for it".into(), |why| why.to_string()))
+        let again = |written| unsafe {
+            self.endpoint.register_local(range.start.cast_mut(), memory.len().min(LARGEST), written)
+        };
+        let again_to_be_written = again(true);
+        // What nobody may write to is registered when it is read.
+        if again_to_be_written.as_ref().is_err_and(|why| !why.wants_room()) && again(false).is_ok() {
+            return Ok(());
+        }
+        Err(again_to_be_written.err().map_or_else(|| "there was no room for it".into(), |why| why.to_string()))
     }
 
     /// This memory is not kept any more.

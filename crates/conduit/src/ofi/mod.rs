@@ -440,6 +440,11 @@ impl Net {
             None => why,
         })?;
         Signals::check(settings.signals, &endpoint)?;
+        let (most, needed) = (endpoint.max_message_size(), am::LONGEST);
+        if most < needed {
+            let provider = endpoint.provider();
+            return Err(format!("the provider {provider} sends at most {most} bytes at once, and {needed} are needed"));
+        }
         Ok(endpoint)
     }
 

@@ -11,6 +11,7 @@
 //!   at memory, and what it awaits would be seen so much later.
 //! * A thread of the process, while no rank does: it sleeps in the queue's descriptor. While ranks look, it dozes elsewhere
 //!   for a millisecond at a time: a sleeper beside somebody who looks is woken for every message and makes it twice as slow.
+//!   While ranks only post, it looks after each doze.
 //!   A rank that goes to sleep hands over to it at once; one that begins to compute does not, so its process serves nobody
 //!   for a millisecond at most. A rank that takes a message while the thread sleeps, and owes word of it, wakes it, so that this goes then, too. While all ranks sleep, and have cores of their own, the thread looks in their place for a
 //!   moment whenever something has come: to sleep after each message would make the next one twice as slow.
@@ -20,8 +21,9 @@
 //! died, and the launcher says so and ends this one; if it has not within a second and a half, this process ends the job
 //! itself, with what the network said.
 
-use super::am::{self, Early, Message, OF_BOUNCE, OF_BUFFER, OF_OP};
-use super::endpoint::Entry;
+use super::am::{self, Desk, Early, Message, OF_BOUNCE, OF_BUFFER, OF_OP};
+use super::endpoint::{Broken, Entry};
+use super::fi::FI_ETRUNC;
 use super::heartbeat::Heart;
 use super::{Net, Seat, one_more};
 use crate::shm::Node;
@@ -29,6 +31,7 @@ use crate::sync::{ticks, ticks_per_us};
 use crate::wait::Cores;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -46,6 +49,8 @@ const NEAR_TURNS: u32 = 32;
 const LONG_NEAR_LOOKS: u32 = 8;
 /// So many looks in vain are made before sources are told what has ended.
 const IN_VAIN: u32 = 3;
+/// So many looks that find something are made before the thread looks after other things.
+const LONG: u32 = 1024;
 /// How long the thread dozes while ranks look.
 const DOZE_NS: u64 = 1_000_000;
 /// How long it sleeps in the queue.
@@ -85,7 +90,11 @@ impl Net {
             }
             Ok(n) => &entries[..n],
             Err(broken) => {
-                self.broke(&broken.to_string());
+                drop(early);
+                match self.too_long(&broken) {
+                    Some(buffer) => self.leave_buffer(buffer),
+                    None => self.broke(&broken.to_string()),
+                }
                 return false;
             }
         };
@@ -220,6 +229,18 @@ impl Net {
         }
     }
 
+    /// The buffer of a message that is longer than any of ours: it is a stray.
+    fn too_long(&self, broken: &Broken) -> Option<usize> {
+        if broken.err != FI_ETRUNC || broken.context.is_null() {
+            return None;
+        }
+        // SAFETY: a context of ours, as in `sort`.
+        let word = unsafe { (*broken.context).word };
+        let buffer = (word & 0xff == OF_BUFFER).then_some((word >> 8) as usize)?;
+        self.strays.fetch_add(1, Relaxed);
+        Some(buffer)
+    }
+
     /// The data of a put has taken a receive buffer.
     fn leave_taken(&self, entry: &Entry) {
         if !entry.context.is_null() {
@@ -249,8 +270,11 @@ impl Net {
 
     /// What the thread does.
     fn serve(&self, node: &Node) {
-        let polls = || self.desks.iter().fold(0u64, |sum, desk| sum.wrapping_add(desk.polls.load(Relaxed)));
-        let mut last = polls();
+        let sum = |of: fn(&Desk) -> &AtomicU64| {
+            self.desks.iter().fold(0u64, |sum, desk| sum.wrapping_add(of(desk).load(Relaxed)))
+        };
+        let counts = || (sum(|desk| &desk.looks), sum(|desk| &desk.posts));
+        let mut last = counts();
         let mut heart = Heart::new(self, node.ranks());
         while !self.over.load(Acquire) {
             if let Some(why) = self.why_broken() {
@@ -269,15 +293,18 @@ impl Net {
             if let Some(why) = heart.as_mut().and_then(|heart| self.beat(node, heart)) {
                 return (self.settings.lost)(&why);
             }
-            let now = polls();
-            if now != std::mem::replace(&mut last, now) && !self.relief.doze(DOZE_NS) {
+            let now = counts();
+            let before = std::mem::replace(&mut last, now);
+            // Who only posts may not look for long.
+            if now != before && !self.relief.doze(DOZE_NS) && now.0 != before.0 {
                 continue;
             }
             if !self.settings.thread && !self.deserted.load(Acquire) {
                 std::thread::sleep(SLEEP / 10);
                 continue;
             }
-            while self.poll(node) {}
+            // There may always be more.
+            (0..LONG).all(|_| self.poll(node));
             self.tell_ended(node.ranks());
             // What finds no room makes no event when there is some, and neither does a put into a FIFO.
             let sleeps = self.nap.begins(|| self.owes() || self.has_fifos());
@@ -350,7 +377,7 @@ impl Seat {
     /// looks.)
     #[inline]
     pub(super) fn is_at_it(&self, net: &Net) {
-        one_more(&net.desks[self.i].polls);
+        one_more(&net.desks[self.i].posts);
     }
 
     /// One look of a rank that waits or polls.
@@ -373,7 +400,7 @@ impl Seat {
             Cores::Own if self.awaits(net) => INSISTENT,
             _ => 1,
         };
-        self.is_at_it(net);
+        one_more(&net.desks[self.i].looks);
         node.toil().add(self.posting.take());
         (0..times).any(|_| net.poll(node))
     }

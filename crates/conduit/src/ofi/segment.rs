@@ -171,13 +171,14 @@ impl Net {
         [0, 1, 2, 3, 4, 5].map(|i| self.extents[rank].0[i].load(Acquire))
     }
 
-    /// A place in a segment as the network names it, and how many bytes from there on have that name. It was [checked](check).
+    /// A place in a segment as the network names it, and how many bytes from there on one operation may have. It was
+    /// [checked](check).
     #[inline]
     pub(super) fn remote(&self, at: At) -> (Remote, u64) {
         let offset = at.in_half().offset;
         let (chunk, inside) = (offset / CHUNK, offset % CHUNK);
         let name = self.names[at.rank as usize].get(at.half(), chunk).expect("a place that was checked");
-        (name.offset(inside), CHUNK - inside)
+        (name.offset(inside), (CHUNK - inside).min(self.endpoint.max_message_size() as u64))
     }
 
     /// Is this registered, and is it known by what name?
@@ -189,11 +190,11 @@ impl Net {
     }
 }
 
-/// How many of these bytes lie before the last chunk that has some of them.
-pub(super) fn before_last_chunk(at: At, len: usize) -> usize {
+/// How many of these bytes lie before the last ones that one operation may have: those of one chunk, and `most` of them.
+pub(super) fn before_last_piece(at: At, len: usize, most: usize) -> usize {
     let start = at.in_half().offset;
     let last = (start + len as u64).saturating_sub(1) / CHUNK;
-    (last * CHUNK).saturating_sub(start) as usize
+    ((last * CHUNK).saturating_sub(start) as usize).max(len.saturating_sub(most))
 }
 
 /// The chunks that have these bytes.
@@ -291,7 +292,7 @@ mod tests {
 
     #[test]
     fn what_lies_before_the_last_chunk() {
-        let before = |offset, len| before_last_chunk(At::guarded(0, offset), len);
+        let before = |offset, len| before_last_piece(At::guarded(0, offset), len, usize::MAX);
         assert_eq!([before(0, 0), before(CHUNK, 0), before(CHUNK - 8, 8), before(CHUNK, 8)], [0; 4]);
         assert_eq!([before(CHUNK - 8, 9), before(CHUNK - 8, CHUNK as usize + 8)], [8; 2]);
         assert_eq!(before(CHUNK - 8, CHUNK as usize + 9), CHUNK as usize + 8);

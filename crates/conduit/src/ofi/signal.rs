@@ -201,7 +201,7 @@ pub struct Counts {
 #[derive(Debug, Default)]
 struct Book {
     tickets: HashMap<(u32, [u64; 2]), Asked>,
-    /// Whether there is a FIFO; there was none to be had if the answer was 0.
+    /// Whether a FIFO was asked for; there may be none to be had.
     fifo: Option<Asked>,
     /// Slots that were filled, and the number of each one's last operation.
     filled: u64,
@@ -250,7 +250,7 @@ pub unsafe fn start(
 ) -> Result<Started, Failure> {
     let (far, net) = seat.beyond();
     let may_be_data = len >= net.signals.data_from;
-    let before = if may_be_data { segment::before_last_chunk(at, len) } else { 0 };
+    let before = if may_be_data { segment::before_last_piece(at, len, net.endpoint.max_message_size()) } else { 0 };
     if before > 0 {
         segment::check(seat, site, at, len)?;
         let (first, rest) = (far.started.get(), At { offset: at.offset + before as u64, ..at });
@@ -540,6 +540,9 @@ impl Handler for OnTicket {
     }
 }
 
+/// In the place of an address: none could be made.
+const NO_FIFO: u64 = u64::MAX;
+
 /// A rank asks for a FIFO.
 pub(crate) struct OnFifo;
 impl Handler for OnFifo {
@@ -553,7 +556,8 @@ impl Handler for OnFifo {
         let region = net.local.making_room(|| unsafe { net.endpoint.register_anew(base, size_of_val(&*slots)) });
         let region = match region {
             Ok(region) => region,
-            Err(why) => return net.broke(&format!("a FIFO for rank {source}: {why}")),
+            // Signals of that process go by messages.
+            Err(_) => return arrival.reply(FIFO_IS, &[slot, NO_FIFO, 0], &[]),
         };
         let Remote { addr, key } = region.remote();
         net.local.hold(region);
@@ -573,7 +577,9 @@ impl Handler for OnFifoIs {
         if let Some(net) = arrival.node().net() {
             let process = arrival.node().ranks().place(arrival.source()).0;
             let filled = net.filled(arrival.target() - net.first, process);
-            filled.there.get_or_init(|| Remote { addr, key });
+            if addr != NO_FIFO {
+                filled.there.get_or_init(|| Remote { addr, key });
+            }
         }
         if !slot.try_into().is_ok_and(|slot| arrival.landing().answers.answer(slot, 0)) {
             arrival.bad(&"an answer to nothing");

@@ -200,10 +200,10 @@ pub const QUEUED: u32 = 1;
 pub const BUSY: u32 = 2;
 /// You have it already; the payload is the site.
 pub const YOURS: u32 = 3;
-/// It was freed; a rank that waits for it is to be told, if one is named.
+/// It was freed. Said to who releases it: the memory is nobody's, give it back.
 pub const FREED: u32 = 4;
-/// It was freed, and the memory is nobody's: give it back.
-pub const FREED_ALONE: u32 = 5;
+/// It was freed, and ranks wait for it: tell the one that is named, if one is, and ask the home again.
+pub const FREEING: u32 = 5;
 /// It is free.
 pub const FREE: u32 = 6;
 /// It is that rank's: tell it.
@@ -357,8 +357,8 @@ impl Handler for OnUnlock {
         let (how, rank) = match handed {
             Handed::Free => (FREE, 0),
             Handed::To(owner) => (TELL, u64::from(owner.rank())),
-            Handed::Freed { alone: true, .. } => (FREED_ALONE, 0),
-            Handed::Freed { tell, .. } => (FREED, tell.map_or(NOBODY, |owner| u64::from(owner.rank()))),
+            Handed::Freeing(next) => (FREEING, next.map_or(NOBODY, |owner| u64::from(owner.rank()))),
+            Handed::Freed => (FREED, 0),
             Handed::NotYours => (NOT_YOURS, 0),
         };
         arrival.reply(GRANT, &Told { what: UNLOCK_IS, how, rank }, &[]);

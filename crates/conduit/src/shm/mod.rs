@@ -42,6 +42,7 @@ use rma::Reach;
 use segment::{Backing, HUGE, Mapping};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, OnceLock};
 
 /// What `attach` needs to know.
@@ -673,7 +674,6 @@ pub struct Peek(Control);
 impl Peek {
     /// By what the process announced; `None` if that is not a control area of its.
     pub fn open(announced: &str) -> Option<Peek> {
-        use std::os::unix::fs::OpenOptionsExt;
         let (path, cookie) = announced.split_once(' ')?;
         let cookie = [cookie.get(..16)?, cookie.get(16..)?].map(|half| u64::from_str_radix(half, 16).ok());
         // Through another process's descriptors: this may be any file.
@@ -738,12 +738,14 @@ fn map_peer(p: usize, h: &Hello, mine: &Hello) -> Result<Option<Mapping>, String
         true => Err(format!("process {p} (pid {} on {host}) was said to be on this node: {why}", h.pid)),
         false => Ok(None),
     };
-    let file = match std::fs::OpenOptions::new().read(true).write(true).open(&path) {
+    // On another machine this is anybody's: a terminal, or what lets whoever opens it wait.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = match std::fs::OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path) {
         Ok(file) => file,
         Err(e) => return elsewhere(format!("{path}: {e}")),
     };
     let len = file_len(h.segment, h.ranks as usize);
-    let size = file.metadata().map_or(0, |m| m.len());
+    let size = file.metadata().map_or(0, |m| if m.is_file() { m.len() } else { 0 });
     let Some(len) = len.filter(|&l| l as u64 == size) else { return elsewhere(format!("{path} is not its memory")) };
     let map = Mapping::new(file.as_fd(), len, true)
         .map_err(|e| format!("cannot map {} of process {p}: {e}; set PARTAGE_SEGMENT lower", bytes(len as u64)))?;

@@ -50,6 +50,12 @@ pub fn create(len: u64, huge: bool) -> std::io::Result<(OwnedFd, Backing)> {
         Some(found) => found,
         None => (rustix::fs::memfd_create("partage", MemfdFlags::CLOEXEC)?, Backing::Memfd),
     };
+    // Whoever goes beyond that limit is killed.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if let Some(limit) = limit.filter(|limit| *limit < len) {
+        let why = format!("files have at most {limit} bytes here (ulimit -f); raise that, or set PARTAGE_SEGMENT lower");
+        return Err(std::io::Error::other(why));
+    }
     rustix::fs::ftruncate(&fd, len)?;
     Ok((fd, backing))
 }
@@ -162,6 +168,8 @@ impl Mapping {
             let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
             rustix::mm::mmap(base.cast(), len, prot, flags, fd, 0)?;
             rustix::mm::madvise(base.cast(), len, Advice::LinuxDontFork)?;
+            // A core dump would read all of it, and make pages of what is none.
+            rustix::mm::madvise(base.cast(), len, Advice::LinuxDontDump)?;
             Ok(mapping)
         }
     }
@@ -225,7 +233,9 @@ impl Mapping {
         // SAFETY: populating pages of our own shared mapping changes no contents.
         let done = match unsafe { rustix::mm::madvise(self.base.add(at).cast(), len, Advice::LinuxPopulateWrite) } {
             // Before Linux 5.14.
-            Err(Errno::INVAL) => rustix::fs::fallocate(fd, rustix::fs::FallocateFlags::empty(), at as u64, len as u64),
+            Err(Errno::INVAL) => rustix::io::retry_on_intr(|| {
+                rustix::fs::fallocate(fd, rustix::fs::FallocateFlags::empty(), at as u64, len as u64)
+            }),
             done => done,
         };
         done.map_err(|_| Exhausted::Memory { left: topology::memory_left() })

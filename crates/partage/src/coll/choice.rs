@@ -132,7 +132,7 @@ impl Asked {
                 all.len() - 1
             }
         };
-        Ok(i as u16 + 1)
+        Ok(u16::try_from(i + 1).expect("fewer than 65536 names of algorithms in one job"))
     }
 
     /// The one with this number.
@@ -351,10 +351,10 @@ impl Engine {
                 is_known(self, call) && self.desk.reaches_all() && self.part(call, algorithm).is_some()
             }
             (_, Way::Mail) => {
-                let part = algorithm.packet.unwrap_or(call.len).min(call.len);
-                part <= LETTER
-                    && self.part(call, algorithm).is_some()
-                    && longest_letter(self, call, algorithm, part) <= LETTER
+                let usual = algorithm.packet.unwrap_or(call.len).min(call.len);
+                // Elements that are combined are whole.
+                let part = self.part(call, algorithm).filter(|_| usual <= LETTER);
+                part.is_some_and(|part| longest_letter(self, call, algorithm, part.min(call.len)) <= LETTER)
             }
             _ => self.part(call, algorithm).is_some(),
         }

@@ -81,6 +81,12 @@ impl<T: Pod> Counted<'_, T, Ready> {
         let site = all.site();
         let team = all.team;
         team.may_meet(|| site);
+        if all.algorithm != 0 {
+            all.not_counted(site, "no algorithm can be named: there is one");
+        }
+        if all.fixed.is_some() {
+            all.not_counted(site, "there is nothing to plan; use the collective itself, not its plan");
+        }
         let mut task = Task::new(site.call, site.at);
         let (source, len) = all.part(&all.source.what, site, &mut task.bases[0]);
         let Some(dest) = &all.dest else { all.not_counted(site, "is not in place; give a destination") };

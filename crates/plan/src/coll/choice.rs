@@ -218,7 +218,7 @@ impl Table {
         self.choose_if(op, setting, bytes, |_| true)
     }
 
-    /// The same of those that whoever runs it can run. It can run the last resort.
+    /// The same of those that whoever runs it can run. The last resort is what needs the least.
     pub fn choose_if(
         &self,
         op: OpKind,
@@ -231,8 +231,8 @@ impl Table {
         let mut long = rules.filter(|r| r.from <= bytes && r.to.is_none_or(|to| bytes <= to));
         match long.find(|r| r.algorithm.fits(op, setting) && can(&r.algorithm)) {
             Some(rule) => &rule.algorithm,
-            // Operands are combined where they land, whatever the buffers are.
-            None if op.combines() => &PUSH,
+            // Operands are combined where they land, whatever the buffers are, if they have room there.
+            None if op.combines() => [&PUSH, &PULL][usize::from(!can(&PUSH))],
             None if PUSH.fits(op, setting) && (setting.source, setting.dest) != (Kind::Shared, Kind::Private) => &PUSH,
             None => &PULL,
         }

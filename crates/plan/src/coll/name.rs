@@ -3,7 +3,7 @@
 //! ```text
 //! algorithm = flow [ "/" pieces ] [ ":" way ] [ "@" packet ] | "000:" baseline [ "@" packet ]
 //! flow      = "flat" | "pairwise" | "xor" | "tree"k | "ring" | "dissemination" | "bruck" | "scatter-gather"k
-//!           | "doubling" | "chain" | "slices" | "coop" | "nodes"k [ "x" leaders ] | "leader" [ rank ] | "last"
+//!           | "doubling" | "leaders" | "chain" | "slices" | "coop" | "nodes"k [ "x" leaders ] | "leader" [ rank ] | "last"
 //! way       = "push" | "pull" | "split" | "mail"
 //! baseline  = "naive-push" | "naive-pull" | "reference-push" | "reference-pull" | "straight-push" | "spanning-tree" | "xor"
 //!           | "ring" | "registered" | "dynamic" | "static"
@@ -187,12 +187,16 @@ impl fmt::Display for Flow {
 /// The largest radix, and the most leaders and pieces: plans are made in as many steps.
 const MOST: usize = 1 << 16;
 
+/// A number of digits only, if it is not too large.
+fn number(digits: &str) -> Option<usize> {
+    let plain = digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|&n| plain && n <= MOST)
+}
+
 impl FromStr for Flow {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Flow, Error> {
-        let plain = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit());
-        let number = |digits: &str| digits.parse().ok().filter(|&n: &usize| plain(digits) && n <= MOST);
         if let Some(numbers) = s.strip_prefix("nodes") {
             let (radix, leaders) = numbers.split_once('x').unwrap_or((numbers, "1"));
             return match (number(radix), number(leaders)) {
@@ -271,8 +275,8 @@ impl FromStr for Algorithm {
             (Flow::ScatterGather(_) | Flow::Slices, Some(_), _) => return wrong("it has as many pieces as ranks"),
             _ => {}
         }
-        let pieces = match pieces.map_or(Ok(1), str::parse) {
-            Ok(pieces @ 1..=MOST) => pieces,
+        let pieces = match pieces.map_or(Some(1), number) {
+            Some(pieces @ 1..) => pieces,
             _ => return wrong("the number of pieces is 1 to 65536"),
         };
         let (flow, packet) = match flow {

@@ -4,7 +4,7 @@ use super::flow::rounds;
 use super::{Flow, Kind, Op, Scheme, Shape, Way};
 
 impl Shape {
-    /// No rank's plan needs more scratch. It is nothing where none needs any.
+    /// No rank's plan needs more scratch. Some need less, or none: it does not look at who passes what to whom.
     pub fn scratch(&self) -> usize {
         let p = self.ranks;
         if self.op.combines() {

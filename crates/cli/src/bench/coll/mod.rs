@@ -133,7 +133,7 @@ pub fn bench(options: &Options) -> i32 {
         return 2;
     }
     let before = ticks();
-    let jobs: Vec<(usize, Vec<Cell>)> = jobs(options);
+    let jobs: Vec<(usize, Vec<Cell>)> = jobs(options, &options.only);
     let bar = ProgressBar::new(jobs.iter().map(|(_, cells)| cells.len() as u64).sum());
     bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template"));
     let (mut figures, mut code) = (vec![], 0);
@@ -175,17 +175,16 @@ fn check(options: &Options, cores: usize) -> Result<(), String> {
     if let Some(ranks) = options.ranks.iter().find(|&&ranks| options.procs(ranks as usize) > ranks as usize) {
         return Err(format!("--procs: {ranks} ranks are in {ranks} processes at most"));
     }
-    if jobs(options).iter().all(|(_, cells)| cells.is_empty()) {
-        let only = options.only.join(", ");
-        return Err(format!("no figure is called {only}; they are called as in broadcast/8/2/all-all"));
+    if let Some(name) = options.only.iter().find(|name| jobs(options, std::slice::from_ref(name)).is_empty()) {
+        return Err(format!("no figure is called {name}; they are called as in broadcast/8/2/all-all"));
     }
     Ok(())
 }
 
-/// For each number of ranks what is measured.
-fn jobs(options: &Options) -> Vec<(usize, Vec<Cell>)> {
+/// For each number of ranks what is measured, of what has these names.
+fn jobs(options: &Options, only: &[String]) -> Vec<(usize, Vec<Cell>)> {
     let of = |ranks: usize| {
-        let wanted = |c: &Cell| c.modes().iter().any(|&m| is_named(&c.name(ranks, m), &options.only));
+        let wanted = |c: &Cell| c.modes().iter().any(|&m| is_named(&c.name(ranks, m), only));
         (ranks, cells::all(&options.bytes).into_iter().filter(wanted).collect())
     };
     options.ranks.iter().map(|&ranks| of(ranks as usize)).filter(|(_, cells): &(_, Vec<_>)| !cells.is_empty()).collect()
@@ -510,12 +509,15 @@ impl Programs {
         Ok(())
     }
 
-    /// Asks one, and sleeps until it has answered. Before the first time all are awaited: who still starts would disturb.
+    /// Asks one, and sleeps until it has answered. Before the first time all are awaited: who still starts would disturb. Then nobody
+    /// needs the name of the file any more, and nobody can be added.
     pub fn ask(&mut self, side: usize, order: Order) -> Result<f64, String> {
         if !std::mem::replace(&mut self.are_there, true) {
             for side in 0..self.all.len() {
                 self.ask_one(side, Order::Handoff)?;
             }
+            // What is still there when this ends is removed then.
+            let _ = std::fs::remove_file(&self.path);
         }
         self.ask_one(side, order)
     }
@@ -607,6 +609,7 @@ mod tests {
 
     #[test]
     fn what_is_measured_can_be_chosen() {
+        let jobs = |options: &Options| jobs(options, &options.only);
         let all = jobs(&parse("").unwrap());
         assert_eq!(all.iter().map(|(ranks, _)| *ranks).collect::<Vec<_>>(), [2, 4, 8, 16]);
         assert!(all.iter().all(|(_, cells)| cells.len() == 9 * 4 * 2 + 1));
@@ -615,6 +618,8 @@ mod tests {
         assert_eq!(count, [(4, 2), (3, 4)]);
         assert!(check(&some, 2).is_ok());
         assert!(check(&parse("--only reduction").unwrap(), 2).is_err_and(|why| why.contains("broadcast/8/2/all-all")));
+        let beside = parse("--only gather,scater,reduce").unwrap();
+        assert!(check(&beside, 2).is_err_and(|why| why.starts_with("no figure is called scater;")));
         assert!(check(&parse("--cores 4").unwrap(), 2).is_err_and(|why| why.contains("--cores")));
         assert!(check(&parse("--ranks 16,4 --procs 8").unwrap(), 2).is_err_and(|why| why.contains("--procs: 4 ranks")));
         assert_eq!([4, 16].map(|ranks| parse("--procs 3").unwrap().procs(ranks)), [3, 3]);

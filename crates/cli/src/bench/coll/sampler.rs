@@ -45,13 +45,26 @@ pub trait Samples {
 }
 
 impl Sampler {
-    /// Starts the jobs, which know these algorithms. They run as if there were neither a profile nor a table in the environment.
-    pub fn start(ranks: &[usize], cores: usize, window: f64, algorithms: &[String]) -> Result<Sampler, String> {
+    /// Starts the jobs, which know these algorithms. They run as if there were neither a profile nor a table in the environment, and
+    /// with these settings, or without those that have no value.
+    pub fn start(
+        ranks: &[usize],
+        cores: usize,
+        window: f64,
+        algorithms: &[String],
+        settings: &[(&str, Option<&str>)],
+    ) -> Result<Sampler, String> {
         let mut programs = Programs::new()?;
         let args: Vec<&str> = algorithms.iter().flat_map(|name| ["--named", name]).collect();
         for &n in ranks {
             let plain = |job: &mut std::process::Command| {
                 job.env("PARTAGE_PROFILE", "none").env_remove("PARTAGE_COLL");
+                for &(name, value) in settings {
+                    match value {
+                        Some(value) => job.env(name, value),
+                        None => job.env_remove(name),
+                    };
+                }
             };
             programs.add_job(n, plain, &args)?;
         }

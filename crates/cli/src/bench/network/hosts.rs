@@ -139,8 +139,18 @@ pub struct Sides {
     hosts: Hosts,
     programs: Programs,
     /// What an MPI's launcher calls as its remote shell.
-    shell: PathBuf,
+    shell: Script,
     has_mpi: bool,
+}
+
+/// A file that goes with this.
+struct Script(PathBuf);
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        // It is written only where there is an MPI.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 impl Sides {
@@ -154,7 +164,7 @@ impl Sides {
         let list = options.hosts.iter().map(Host::new).collect();
         let hosts = Hosts { list, shell, agent: vec![this.clone().into(), "agent".into()] };
         let path = std::env::temp_dir().join(format!("partage-bench-{}.rsh", std::process::id()));
-        let mut sides = Sides { hosts, programs: Programs::new()?, shell: path, has_mpi: false };
+        let mut sides = Sides { hosts, programs: Programs::new()?, shell: Script(path), has_mpi: false };
         let names = options.hosts.join(",");
         // Two hosts pass raw messages.
         for (name, on, each) in [("ours", &options.hosts[..], RANKS), (WIRE_NAME, &options.hosts[..2], 1)] {
@@ -181,13 +191,14 @@ impl Sides {
             "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1\nshift\n\
              exec {rsh} \"$host\" unshare --uts sh -c \"hostname $host; exec $*\"\n"
         );
-        let written = std::fs::write(&self.shell, script)
-            .and_then(|()| std::fs::set_permissions(&self.shell, std::fs::Permissions::from_mode(0o700)));
-        written.map_err(|e| format!("{}: {e}", self.shell.display()))?;
+        let path = &self.shell.0;
+        let written = std::fs::write(path, script)
+            .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)));
+        written.map_err(|e| format!("{}: {e}", path.display()))?;
         let mut command = Command::new(&self.hosts.shell[0]);
         command.args(&self.hosts.shell[1..]).arg(&self.hosts.list[0].name);
         let slots: Vec<String> = names.split(',').map(|name| format!("{name}:{RANKS}")).collect();
-        OPEN_MPI.add_over_hosts(&mut command, &self.shell, &slots.join(","), RANKS * self.hosts.list.len());
+        OPEN_MPI.add_over_hosts(&mut command, path, &slots.join(","), RANKS * self.hosts.list.len());
         Ok(command)
     }
 
@@ -275,7 +286,6 @@ impl Sides {
 
     /// Tells all to end.
     pub fn end(self) -> Result<(), String> {
-        let _ = std::fs::remove_file(&self.shell);
         self.programs.end()
     }
 }

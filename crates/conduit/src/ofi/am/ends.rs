@@ -40,8 +40,9 @@ pub(in crate::ofi) struct Desk {
     got: [Box<[AtomicU32]>; 2],
     /// What it may send, and what it was granted at first.
     purses: [Box<[(Purse, u32)]>; 2],
-    /// How often the rank has looked.
-    pub polls: AtomicU64,
+    /// How often the rank has looked at the network, and has given it something to do.
+    pub looks: AtomicU64,
+    pub posts: AtomicU64,
     /// Calls to it, and results of its own.
     pub letters: FarLetters,
 }
@@ -51,8 +52,8 @@ impl Desk {
     pub fn new(grants: [&[u32]; 2]) -> Desk {
         let counts = || grants.map(|g| g.iter().map(|_| AtomicU32::new(0)).collect());
         let purses = grants.map(|g| g.iter().map(|&grant| (Purse::new(grant), grant)).collect());
-        let (polls, letters) = Default::default();
-        Desk { silent: counts(), got: counts(), purses, polls, letters }
+        let (looks, posts, letters) = Default::default();
+        Desk { silent: counts(), got: counts(), purses, looks, posts, letters }
     }
 
     fn over(&self, net: usize, whose: usize) -> u32 {

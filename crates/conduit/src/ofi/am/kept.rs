@@ -75,9 +75,9 @@ impl Net {
         kept.len() < before
     }
 
-    /// Puts a request aside while nothing may reply; false if it may run.
+    /// Puts a request aside while nothing may reply, or others lie there that came before it; false if it may run.
     pub(in crate::ofi) fn put_aside(&self, message: &Message<'_>) -> bool {
-        if message.head.kind != REQUEST || !self.is_choked() {
+        if message.head.kind != REQUEST || (!self.is_choked() && self.aside_count.load(Acquire) == 0) {
             return false;
         }
         let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);

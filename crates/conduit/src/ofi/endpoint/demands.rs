@@ -894,7 +894,7 @@ mod tests {
         unsafe { base.write_bytes(1, len) };
         let all = register(len).unwrap();
         let why = register(PAGE).unwrap_err();
-        assert!(why.wants_room());
+        assert!(crate::ofi::cache::Why::wants_room(&why));
         let why = why.to_string();
         assert!(why.contains("fi_mr_reg of 4096 bytes") && why.contains("RLIMIT_MEMLOCK, `ulimit -l`: "), "{why}");
         assert!(why.contains("PARTAGE_REGISTERED") && !why.contains('\n'), "{why}");

@@ -1,5 +1,6 @@
 //! Memory that the network may use: what was registered, and why it was not.
 
+use super::super::cache::Why;
 use super::super::fi::*;
 use super::opened::{Opened, close};
 use super::{Desc, Endpoint, Remote, random};
@@ -18,9 +19,8 @@ pub struct Unregistered {
     text: String,
 }
 
-impl Unregistered {
-    /// Might there be room if less were registered?
-    pub fn wants_room(&self) -> bool {
+impl Why for Unregistered {
+    fn wants_room(&self) -> bool {
         [libc::ENOMEM, libc::EAGAIN, libc::ENOSPC].contains(&self.err)
     }
 }

@@ -77,8 +77,13 @@ impl Shape {
         let flow = match (self.scheme, self.flow) {
             (scheme, _) if self.op.combines() && scheme != Scheme::Fused => false,
             // One rank's steps depend on all others having entered: that is not what `My` says.
-            (Scheme::Fused, Flow::Leader(_) | Flow::Last | Flow::Coop(_)) => {
-                shared && self.sync.0 != In::My && known && !swaps
+            (Scheme::Fused, Flow::Leader(leader)) => {
+                let is_one = leader.is_none_or(|leader| leader < self.ranks);
+                is_one && shared && self.sync.0 != In::My && known && !swaps
+            }
+            (Scheme::Fused, Flow::Last | Flow::Coop(_)) => {
+                let my = self.sync.0 == In::My || self.sync == (In::No, Out::My);
+                shared && !my && known && !swaps
             }
             // What is overwritten has been sent, or copied to where it is got from, in these orders and ways.
             (Scheme::Fused, Flow::Flat | Flow::Xor) if swaps => matches!(self.way, Way::Pull | Way::Mail),
@@ -114,7 +119,7 @@ impl Shape {
 
     /// Who does it all, if this one is named, or nobody.
     fn leads(&self, named: Option<usize>) -> usize {
-        named.unwrap_or(self.leader()) % self.ranks
+        named.unwrap_or(self.leader())
     }
 
     /// Where the sender of a message has `block`.

@@ -3,12 +3,14 @@
 use std::ops::Range;
 
 use super::Run;
-use crate::coll::{Buffer, Span};
+use crate::coll::{Buffer, Shape, Span};
 
 pub struct Cells<'a> {
     runs: &'a [Run],
     ranks: usize,
-    /// The size of a source or a destination.
+    /// How long source and destination are, by collective and rank.
+    sizes: Vec<[usize; 2]>,
+    /// No source or destination is longer.
     data: usize,
     scratch: usize,
 }
@@ -16,9 +18,10 @@ pub struct Cells<'a> {
 impl Cells<'_> {
     pub fn new(runs: &[Run]) -> Cells<'_> {
         let ranks = runs[0].shape.ranks;
-        let data = runs.iter().map(|r| r.shape.len * ranks).max().unwrap_or(0);
+        let sizes: Vec<[usize; 2]> = runs.iter().flat_map(|r| sizes(&r.shape)).collect();
+        let data = sizes.iter().flatten().copied().max().unwrap_or(0);
         let scratch = runs.iter().flat_map(|r| r.plans.iter().map(|p| p.scratch)).max().unwrap_or(0);
-        Cells { runs, ranks, data, scratch }
+        Cells { runs, ranks, sizes, data, scratch }
     }
 
     /// Every collective has its own source and destination. There are no more contexts than collectives.
@@ -28,9 +31,11 @@ impl Cells<'_> {
 
     /// How much of the buffer there is.
     pub fn size(&self, run: usize, owner: usize, buffer: Buffer) -> usize {
+        let [source, dest] = self.sizes[run * self.ranks + owner];
         match buffer {
+            Buffer::Source => source,
+            Buffer::Dest => dest,
             Buffer::Scratch => self.runs[run].plans[owner].scratch,
-            _ => self.runs[run].shape.len * self.ranks,
         }
     }
 
@@ -45,4 +50,22 @@ impl Cells<'_> {
         };
         first + span.at..first + span.at + span.len
     }
+}
+
+/// How long the source and the destination of each rank are: up to the end of what begins or must be there.
+fn sizes(shape: &Shape) -> Vec<[usize; 2]> {
+    let mut sizes = vec![[0; 2]; shape.ranks];
+    let mut has = |rank: usize, span: Span| {
+        let size = &mut sizes[rank][usize::from(span.buffer == Buffer::Dest)];
+        *size = (*size).max(span.at + span.len);
+    };
+    for block in 0..shape.blocks() {
+        let (rank, span) = shape.origin(block);
+        has(rank, span);
+        (0..shape.ranks).for_each(|rank| shape.target(rank, block).into_iter().for_each(|span| has(rank, span)));
+    }
+    for rank in (0..shape.ranks).filter(|&rank| shape.op.combines() && shape.has_result(rank)) {
+        has(rank, Span { buffer: Buffer::Dest, at: 0, len: shape.len });
+    }
+    sizes
 }

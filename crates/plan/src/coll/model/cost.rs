@@ -3,7 +3,7 @@
 //!
 //! A message costs what LogGP says: its sender is busy for the overhead and may send the next one after the gap, or when
 //! all bytes have left; they arrive after the latency; its receiver is busy for the overhead. Between nodes a get is there and
-//! back; inside a node it is a load, which takes the latency. An arrival is seen by all after the latency.
+//! back, with the overhead each way; inside a node it is a load, which takes the latency and the overhead once. An arrival is seen by all after the latency.
 //!
 //! Not contained: messages that get in each other's way, caches, letters that wait for the one before to be taken.
 //!

@@ -7,9 +7,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::Run;
 use super::cells::Cells;
 use super::values::{NOTHING, Value, Values};
+use super::{Run, counts, for_each_choice};
 use crate::coll::{Buffer, In, Kind, Out, Signal, Span, Step};
 
 /// Goes through all states of these collectives, with mail that holds `depth` messages for each pair: how many there
@@ -36,6 +36,8 @@ pub fn explore(runs: &[Run], depth: usize) -> Result<usize, String> {
             }
         }
     }
+    // Counts are the same in all of them, but for who is last, or claims what.
+    for_each_choice(runs, |choice| counts::check(runs, choice))?;
     Ok(seen.len())
 }
 
@@ -341,6 +343,12 @@ impl World<'_> {
     /// May it be touched now?
     fn touch(&self, state: &State, (run, by): (usize, usize), owner: usize, span: Span) -> Result<(), String> {
         let shape = &self.runs[run].shape;
+        let has = self.cells.size(run, owner, span.buffer);
+        if span.at + span.len > has {
+            return Err(format!(
+                "rank {by} touches {span:?} of rank {owner} in collective {run}, which has {has} only"
+            ));
+        }
         let kind = match span.buffer {
             Buffer::Source => shape.source,
             Buffer::Dest => shape.dest,

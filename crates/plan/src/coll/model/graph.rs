@@ -37,8 +37,8 @@ struct Effect {
     span: Span,
 }
 
-/// Signals, mail, arrivals and releases: in their order, the collective of each, and the node in which it takes effect.
-type Made = Vec<(usize, usize)>;
+/// Signals or arrivals: in their order, the collective of each, its kind, and the node in which it takes effect.
+type Made = Vec<(usize, Option<Signal>, usize)>;
 
 pub struct Graph<'a> {
     runs: &'a [Run],
@@ -338,7 +338,7 @@ impl Draft {
                 self.combined(node, rank, dst, before);
                 self.taken[pair].push((node, first..first + 1));
             }
-            Step::Arrive | Step::Last { .. } => self.arrivals[context * self.ranks + rank].push((run, node)),
+            Step::Arrive | Step::Last { .. } => self.arrivals[context * self.ranks + rank].push((run, None, node)),
             Step::Claim { .. } => {}
             Step::Release => self.releases[run] = Some(node),
             Step::Wait { .. } | Step::Meet { .. } | Step::Released => self.waits.push((node, place, step.clone())),
@@ -374,26 +374,29 @@ impl Draft {
         self.told.push((node, after));
         let pair = self.pair(context, from, to);
         let made = &mut self.signals[pair * 3 + signal.count()];
-        self.nodes[node].after.extend(made.last().map(|&(_, before)| before));
-        made.push((run, node));
+        self.nodes[node].after.extend(made.last().map(|&(.., before)| before));
+        made.push((run, Some(signal), node));
     }
 
     /// Adds what orders the ranks.
     fn join<'a>(mut self, runs: &'a [Run], without: Option<Place>) -> Result<Graph<'a>, String> {
         let ranks = runs[0].shape.ranks;
         let mut left_out = None;
-        // The n-th of those made in this collective, which come after those of the collectives before.
-        let nth = |made: &Made, run: usize, n: usize| {
-            made.get(made.partition_point(|&(r, _)| r < run) + n - 1).map(|&(_, node)| node)
+        // The n-th of those made in this collective, which come after those of the collectives before. It must be what is waited for.
+        let nth = |made: &Made, run: usize, signal: Option<Signal>, n: usize| {
+            let nth = made.get(made.partition_point(|&(r, ..)| r < run) + n - 1);
+            nth.filter(|&&(r, s, _)| (r, s) == (run, signal)).map(|&(.., node)| node)
         };
         for (node, place, step) in std::mem::take(&mut self.waits) {
             let (run, context) = (place.run, runs[place.run].context);
             let made: Option<Vec<usize>> = match step {
                 Step::Wait { from, signal, n } => {
-                    nth(&self.signals[self.pair(context, from, place.rank) * 3 + signal.count()], run, n)
+                    nth(&self.signals[self.pair(context, from, place.rank) * 3 + signal.count()], run, Some(signal), n)
                         .map(|node| vec![node])
                 }
-                Step::Meet { n } => (0..ranks).map(|r| nth(&self.arrivals[context * ranks + r], run, n)).collect(),
+                Step::Meet { n } => {
+                    (0..ranks).map(|r| nth(&self.arrivals[context * ranks + r], run, None, n)).collect()
+                }
                 // The last to arrive has done its steps, and the release, before.
                 _ => self.releases[run].map(|node| vec![node]),
             };
@@ -406,7 +409,7 @@ impl Draft {
         for (run, node) in std::mem::take(&mut self.lasts) {
             let context = runs[run].context;
             for r in 0..ranks {
-                let other = nth(&self.arrivals[context * ranks + r], run, 1);
+                let other = nth(&self.arrivals[context * ranks + r], run, None, 1);
                 self.nodes[node].after.extend(other.filter(|&other| other != node));
             }
         }

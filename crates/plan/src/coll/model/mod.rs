@@ -13,7 +13,9 @@
 //!   their own rank only.
 //! - Two touches of one place, of which one writes, are ordered: those of scratch by other collectives included.
 //! - The postcondition, by symbols instead of data: of a reduction, which operands were combined, in which order, and
-//!   by the same steps for all ranks. It cuts no elements.
+//!   by the same steps for all ranks. It cuts no elements. Buffers are as long as the operation asks, and what nothing must come to
+//!   is as it was.
+//! - What is made is what [`Plan::totals`] say: signals of each kind, arrivals, releases, claims; and all letters are taken.
 //!
 //! [`explore`](fn@explore) decides the same by going through all states that can be reached, which is possible for few
 //! ranks: it is there to check the checker.
@@ -22,6 +24,7 @@
 
 mod cells;
 mod cost;
+mod counts;
 mod explore;
 mod graph;
 mod values;
@@ -92,7 +95,10 @@ pub enum Verdict {
 /// assert!(model::check(&[run]).unwrap_err().contains("rank 1, step 0"));
 /// ```
 pub fn check(runs: &[Run]) -> Result<(), String> {
-    for_each_choice(runs, |choice| Graph::new(runs, choice, None)?.check())
+    for_each_choice(runs, |choice| {
+        Graph::new(runs, choice, None)?.check()?;
+        counts::check(runs, choice)
+    })
 }
 
 /// The waits of collectives.

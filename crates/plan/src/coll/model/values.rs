@@ -87,16 +87,33 @@ impl Values {
 
     /// What is wrong with all memory after.
     pub fn check(&self, runs: &[Run], cells: &Cells, memory: &[Value]) -> Result<(), String> {
+        let first = self.first(runs, cells);
+        // All memory but where something must be.
+        let mut rest = memory.to_vec();
         for (run, r) in runs.iter().enumerate() {
             let shape = &r.shape;
             for rank in 0..shape.ranks {
                 for block in 0..shape.blocks() {
                     let Some(span) = shape.target(rank, block) else { continue };
-                    self.has(run, rank, &memory[cells.range(run, rank, span)], &[block], true)?;
+                    let at = cells.range(run, rank, span);
+                    self.has(run, rank, &memory[at.clone()], &[block], true)?;
+                    rest[at.clone()].copy_from_slice(&first[at]);
+                }
+                if !shape.operands(rank).is_empty() {
+                    let at = cells.range(run, rank, Span { buffer: Buffer::Dest, at: 0, len: shape.len });
+                    rest[at.clone()].copy_from_slice(&first[at]);
                 }
             }
             if shape.op.combines() {
                 self.check_reduction(runs, run, cells, memory)?;
+            }
+            for (rank, buffer) in (0..shape.ranks).flat_map(|r| [(r, Buffer::Source), (r, Buffer::Dest)]) {
+                let at = cells.range(run, rank, Span { buffer, at: 0, len: cells.size(run, rank, buffer) });
+                if let Some(i) = rest[at.clone()].iter().zip(&first[at]).position(|(now, then)| now != then) {
+                    return Err(format!(
+                        "collective {run}: {buffer:?}[{i}] of rank {rank} is written, where nothing must come"
+                    ));
+                }
             }
         }
         Ok(())

@@ -110,6 +110,8 @@ pub fn slots(shape: &Shape) -> usize {
         (Flow::Nodes(k, _), Some(nodes)) => shape.most() - 1 + (k - 1) * levels(k, nodes.count()),
         _ => 2,
     };
+    // However large the radix is.
+    let children = children.min(shape.ranks - 1);
     usize::from(shape.op.root().is_some()) + if shape.way == Way::Push { children } else { 0 }
 }
 
