@@ -849,6 +849,11 @@ fn stores(job: &Job) {
     drop(p.on(right).fetch(job, n));
     assert!(p.add(1) > p && p.add(3).sub(2) == p.add(1));
     refusal("before all memory", || p.sub(usize::MAX).get(job));
+    // What has left all memory does not come back.
+    for (lost, n) in [(p.sub(1 << 40), 1 << 40), (p.sub(usize::MAX), 7), (p.add(usize::MAX), 7)] {
+        refusal("outside", || lost.add(n).get(job));
+        refusal("outside", || lost.sub(n).get(job));
+    }
     job.barrier();
     job.free_all(p);
 }

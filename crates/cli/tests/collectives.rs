@@ -19,6 +19,8 @@ fn ranks() {
             ("roots", _) => job.broadcast(&mut one).root(TeamRank(3)).run(), // @three
             ("lengths", 3) => job.gather(&one[1..]).to(&mut all).run(),   // @shorter
             ("lengths", _) => job.gather(&one).to(&mut all).run(),        // @longer
+            ("nothing", 3) => job.gather_all(&one[4..]).to(&mut all).run(), // @nothing
+            ("nothing", _) => job.gather_all(&one).to(&mut all).run(),    // @something
             ("elements", 0) => job.exchange(&[0u32; 8]).to(&mut vec![]).run(), // @u32
             ("elements", _) => job.exchange(&[0u64; 4]).to(&mut vec![]).run(), // @u64
             ("types", 0) => job.exchange(&[0f64; 4]).to(&mut vec![]).run(), // @f64
@@ -80,6 +82,7 @@ fn calls_that_differ() {
         ("operations", ["broadcast of 32 bytes", "gather_all of 32 bytes"], both(at!("gather_all"), at!("broadcast"))),
         ("roots", ["root 1", "root 3"], both(at!("one"), at!("three"))),
         ("lengths", ["gather of 24 bytes", "gather of 32 bytes"], both(at!("shorter"), at!("longer"))),
+        ("nothing", ["gather_all of 0 bytes", "gather_all of 32 bytes"], both(at!("nothing"), at!("something"))),
         ("elements", ["4 an element", "8 an element"], both(at!("u32"), at!("u64"))),
         ("types", ["exchange of 8 bytes", "different types or operations"], both(at!("f64"), at!("i64"))),
         ("modes", ["My/All", "All/All"], both(at!("my"), at!("all"))),

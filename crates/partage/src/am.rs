@@ -517,7 +517,7 @@ impl Job {
     /// One round of progress: runs what has arrived for me. For long computations; every call that waits does this too.
     #[inline]
     pub fn poll(&self) {
-        self.all().inner.progress();
+        self.all().inner.look();
     }
 
     /// What I have done so far, by its way.

@@ -333,7 +333,11 @@ impl<T: Pod> SharedArray<T> {
     #[track_caller]
     pub fn put_am<A: Pod>(&self, i: usize, src: &[T], handler: &'static Request<A>, args: A) {
         let (site, me) = (Site::here("put_am"), self.inner.rank);
+        self.inner.is_not_over(site);
         let range = self.check("put_am", i, src.len());
+        if i == self.len() {
+            panic!("{me}: put_am: element {i} of {i}: no rank has it, so the message has no target");
+        }
         let to = self.affinity(i);
         if self.spread.pieces(range.clone()).any(|piece| piece.member != self.spread.affinity(i)) {
             panic!("{me}: put_am: elements {range:?} lie on several ranks; one message goes to one");

@@ -7,7 +7,7 @@
 use partage_boot::Boot;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::panic::{Location, PanicHookInfo, resume_unwind};
+use std::panic::{AssertUnwindSafe, Location, PanicHookInfo, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -63,6 +63,27 @@ pub(crate) fn end_with(line: String) -> ! {
     }
     END.with_borrow(|end| end.iter().for_each(|end| end(&line)));
     resume_unwind(Box::new(Line(line)))
+}
+
+/// Ends the job of a rank that unwinds, and has found in a destructor that others wait for it: what it panicked with is said, now
+/// or when it has unwound.
+pub(crate) fn end_unwinding() {
+    if QUIET.get() {
+        let why = LINE.take().unwrap_or_else(|| "panicked".into());
+        die(PANICKED, Some(&format!("rank {} {why}", RANK.get().unwrap_or_default())));
+    }
+    END.with_borrow(|end| end.iter().for_each(|end| end("")));
+}
+
+/// Runs what a user has given, where others wait for what comes of it: a panic ends the job, whoever would catch it.
+pub(crate) fn or_end<R>(what: &str, f: impl FnOnce() -> R) -> R {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(result) => result,
+        Err(payload) => {
+            let (why, me) = (caught(payload), this_rank().unwrap_or_default());
+            end_with(format!("rank {me}: {what} {why}"))
+        }
+    }
 }
 
 /// This thread serves others for a process of several: a failure on it ends the process.

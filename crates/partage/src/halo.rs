@@ -206,7 +206,7 @@ impl<const D: usize> Grid<D> {
     pub fn neighbor(&self, by: [i64; D]) -> Option<Rank> {
         let mut at = self.me;
         for d in 0..D {
-            let there = self.me[d] as i64 + by[d];
+            let there = (self.me[d] as i64).saturating_add(by[d]);
             let inside = (0..self.dims[d] as i64).contains(&there);
             if !inside && self.edges[d] == Edge::Open {
                 return None;

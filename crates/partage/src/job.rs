@@ -178,13 +178,20 @@ impl Inner {
         fail::die(fail::PANICKED, Some(&format!("{}: {site}: in a destructor, while the job ends", self.rank)))
     }
 
-    /// The same, but not each time: for many that ask one after the other.
+    /// One look of a call that does not wait: serves others. Whoever looks again and again unwinds when the job is over.
+    #[inline]
+    pub fn look(self: &Rc<Self>) -> bool {
+        let over = || if self.seat.waiter().aborted() { Err(Aborted) } else { Ok(false) };
+        self.progress() || self.unless_over(over())
+    }
+
+    /// The same, but not each time: for many that ask one after the other. In a handler nobody is served.
     #[inline]
     pub fn progress_at_times(self: &Rc<Self>) -> bool {
         const TIMES: u32 = 16;
         let polls = self.polls.get() + 1;
         self.polls.set(polls % TIMES);
-        polls == TIMES && self.progress()
+        polls == TIMES && self.may_serve() && self.look()
     }
 
     /// Waits until `done`, making progress.
@@ -575,7 +582,8 @@ impl Job {
 
     /// The rank `k` places to the right, wrapping around.
     pub fn neighbor(&self, k: i64) -> Rank {
-        Rank((i64::from(self.rank().0) + k).rem_euclid(self.size() as i64) as u32)
+        let size = self.size() as i64;
+        Rank((i64::from(self.rank().0) + k.rem_euclid(size)).rem_euclid(size) as u32)
     }
 
     /// The indices of the range that are mine if they are dealt out one by one: UPC's forall by integer affinity.

@@ -354,7 +354,7 @@ impl<T: Pod> MutexPtr<T> {
                     inner.atomic_far(site, at, take);
                 }
                 let by = if near { By::Word(mine) } else { By::Home };
-                drop(Guard { inner, place: self.place(), at: site.at, by, changed: false, value: T::zeroed() });
+                drop(Guard { inner, place: self.place(), at: site.at, by, changed: false, unwinding: std::thread::panicking(), value: T::zeroed() });
             }
             Some(_) => {}
             None => refuse::<T>(inner, "free_mutex", self.place()),
@@ -418,6 +418,8 @@ pub struct Guard<'a, T: Pod> {
     at: &'static Location<'static>,
     by: By,
     changed: bool,
+    /// Did the rank unwind already when it was taken? Then it is not dropped for that.
+    unwinding: bool,
     value: T,
 }
 
@@ -477,9 +479,9 @@ fn take<'a, T: Pod>(inner: &'a Rc<Inner>, place: Place) -> Guard<'a, T> {
         let mine = inner.seat.owner(at);
         if cell.try_take(mine) || take_slowly(inner, cell, mine, place, at) {
             let value = reach.get(value_of::<T>(there)).expect("behind its lock");
-            return Guard { inner, place, at, by: By::Word(mine), changed: false, value };
+            return Guard { inner, place, at, by: By::Word(mine), changed: false, unwinding: std::thread::panicking(), value };
         }
-        return Guard { inner, place, at, by: By::Nothing, changed: false, value: T::zeroed() };
+        return Guard { inner, place, at, by: By::Nothing, changed: false, unwinding: std::thread::panicking(), value: T::zeroed() };
     }
     take_far(inner, place, Site { call: "lock", at }, true).expect("it waited")
 }
@@ -492,9 +494,12 @@ fn try_take<'a, T: Pod>(inner: &'a Rc<Inner>, place: Place) -> Option<Guard<'a, 
     let (reach, there) = (table(inner, place.at), place.at.in_half());
     if let Some(cell) = reach.lock(there, Shape::<T>::LEN) {
         let mine = inner.seat.owner(at);
-        cell.try_take(mine).then_some(())?;
+        if !cell.try_take(mine) {
+            inner.look();
+            return None;
+        }
         let value = reach.get(value_of::<T>(there)).expect("behind its lock");
-        return Some(Guard { inner, place, at, by: By::Word(mine), changed: false, value });
+        return Some(Guard { inner, place, at, by: By::Word(mine), changed: false, unwinding: std::thread::panicking(), value });
     }
     take_far(inner, place, Site { call: "try_lock", at }, false)
 }
@@ -587,7 +592,7 @@ fn take_far<'a, T: Pod>(inner: &'a Rc<Inner>, place: Place, site: Site, waits: b
         refuse::<T>(inner, site.call, place);
     }
     let (told, me) = (inner.seat.told(), inner.rank);
-    let mut guard = Guard { inner, place, at: site.at, by: By::Home, changed: false, value: T::zeroed() };
+    let mut guard = Guard { inner, place, at: site.at, by: By::Home, changed: false, unwinding: std::thread::panicking(), value: T::zeroed() };
     told.begin_lock();
     // It may wait for room.
     inner.request(site, Rank(place.at.rank), LOCK, bytes_of(&ask::<T>(place, waits)), site.at.to_string().as_bytes());
@@ -666,7 +671,7 @@ impl<T: Pod> Drop for Guard<'_, T> {
             && inner.seat.node().net().is_none()
         {
             let (reach, there) = (table(inner, place.at), place.at.in_half());
-            if self.changed && !std::thread::panicking() {
+            if self.is_to_be_written() {
                 reach.put(value_of::<T>(there), self.value).expect("behind its lock");
             }
             let cell = reach.lock(there, Shape::<T>::LEN).expect("it was taken");
@@ -680,6 +685,12 @@ impl<T: Pod> Drop for Guard<'_, T> {
 }
 
 impl<T: Pod> Guard<'_, T> {
+    /// Not by who unwinds with it.
+    #[inline(always)]
+    fn is_to_be_written(&self) -> bool {
+        self.changed && (self.unwinding || !std::thread::panicking())
+    }
+
     /// Releases it where puts may be under way, or by its home.
     #[cold]
     #[inline(never)]
@@ -689,7 +700,7 @@ impl<T: Pod> Guard<'_, T> {
             return;
         }
         inner.complete_far(site);
-        let changed = self.changed && !std::thread::panicking();
+        let changed = self.is_to_be_written();
         let By::Word(mine) = self.by else { return self.hand_on(changed) };
         let (reach, there) = (table(inner, place.at), place.at.in_half());
         if changed {

@@ -177,7 +177,7 @@ impl<T: Pod> Address<T> {
         let sent = match inner.mailboxes.open(self.name(), size_of::<T>()) {
             Some(Ok(mailbox)) => {
                 let try_send = || mailbox.try_send(inner.rank.0, bytes);
-                let sent = try_send() || (inner.progress() && try_send());
+                let sent = try_send() || (inner.look() && try_send());
                 if sent { Sent::In } else { Sent::Full }
             }
             Some(Err(why)) => Sent::Refused(why),
@@ -315,7 +315,7 @@ impl<T: Pod> Mailbox<T> {
     pub fn try_receive(&self) -> Option<(Rank, T)> {
         self.inner.is_not_over(Site::here("try_receive"));
         self.take("try_receive").or_else(|| {
-            self.inner.progress();
+            self.inner.look();
             self.take("try_receive")
         })
     }

@@ -133,19 +133,26 @@ impl<T: Pod> GlobalPtr<T> {
         Self::from_bits(rank << OFFSET_BITS | self.bits & OFFSET)
     }
 
-    /// `n` elements further. Checked when it is used, like any pointer.
+    /// `n` elements further. Checked when it is used, like any pointer. What lies outside of all segments stays there: it does not
+    /// come back by further steps.
     #[allow(clippy::should_implement_trait)]
     pub fn add(self, n: usize) -> Self {
-        let offset = (n as u64).saturating_mul(size_of::<T>() as u64).saturating_add(self.bits & OFFSET);
-        Self::from_bits(self.bits & !OFFSET | offset.min(OFFSET))
+        self.moved(n, u64::checked_add)
     }
 
     /// `n` elements before this one. Checked when it is used.
     #[allow(clippy::should_implement_trait)]
     pub fn sub(self, n: usize) -> Self {
-        let back = (n as u64).saturating_mul(size_of::<T>() as u64);
-        // Page 0 of a segment is nobody's.
-        Self::from_bits(self.bits & !OFFSET | (self.bits & OFFSET).saturating_sub(back))
+        self.moved(n, u64::checked_sub)
+    }
+
+    /// By so many elements. The last offset is that of what lies outside: no segment has it.
+    #[inline(always)]
+    fn moved(self, n: usize, step: impl Fn(u64, u64) -> Option<u64>) -> Self {
+        let by = (n as u64).checked_mul(size_of::<T>() as u64);
+        let inside = Some(self.bits & OFFSET).filter(|&offset| offset != OFFSET);
+        let offset = inside.zip(by).and_then(|(offset, by)| step(offset, by)).unwrap_or(OFFSET);
+        Self::from_bits(self.bits & !OFFSET | offset.min(OFFSET))
     }
 
     /// How many elements this lies after `origin`; both on the same rank.

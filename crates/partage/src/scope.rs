@@ -120,7 +120,7 @@ impl Given {
     }
 
     fn test(&self) -> bool {
-        self.is_done() || (self.inner.progress() && self.is_done())
+        self.is_done() || (self.inner.look() && self.is_done())
     }
 
     fn value(&self) -> u64 {
@@ -318,7 +318,7 @@ impl Transfer {
     }
 
     fn test(&self) -> bool {
-        self.is_complete() || (self.inner.progress() && self.is_complete())
+        self.is_complete() || (self.inner.look() && self.is_complete())
     }
 }
 
@@ -473,9 +473,7 @@ impl<'s, R> Event<'s, R> {
             State::Asked(asked) => asked.slot.test(),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.test(),
             // SAFETY: borrowed.
-            State::Collective(team, task, _) => unsafe {
-                task.is_done() || ((**team).inner.progress() && task.is_done())
-            },
+            State::Collective(team, ..) => self.is_complete() || unsafe { (**team).inner.look() && self.is_complete() },
             _ => true,
         }
     }
@@ -488,7 +486,12 @@ impl<R> Event<'_, R> {
             State::Call(pend) => pend.is_done(),
             State::Asked(asked) => asked.slot.is_done(),
             State::Far(transfer, _) | State::Owned(Owned { transfer, .. }) => transfer.is_complete(),
-            State::Collective(_, task, _) => task.is_done(),
+            State::Collective(team, task, _) => {
+                // SAFETY: borrowed.
+                let team = unsafe { &**team };
+                // Who waits for one that a member has left finds that out.
+                task.is_done() || team.group.engine.is_left(task)
+            }
             State::Ready(_) | State::Taken => true,
         }
     }
@@ -518,7 +521,8 @@ impl<R> Future for Event<'_, R> {
             State::Ready(value) => Poll::Ready(value),
             State::Call(pend) => Poll::Ready(pend.take()),
             State::Asked(Asked { slot, with, read }) => Poll::Ready(read(slot.value(), with)),
-            State::Far(_, value) | State::Collective(_, _, value) => Poll::Ready(value),
+            State::Far(_, value) => Poll::Ready(value),
+            state @ State::Collective(..) => Poll::Ready(Self::wait_for(state)),
             State::Owned(mut owned) => Poll::Ready(owned.take()),
             State::Taken => panic!("this event was already polled to its end"),
         }

@@ -40,6 +40,7 @@ pub(crate) use shared::Shares;
 
 use crate::array::SharedArray;
 use crate::error::{Error, Result};
+use crate::fail;
 use crate::job::{Inner, Job};
 use crate::ptr::GlobalPtr;
 use crate::scope::{Event, Scope, Transfer};
@@ -291,7 +292,7 @@ impl Semaphore {
     #[track_caller]
     fn try_for(&self, call: &'static str, n: u32) -> bool {
         self.check(call, n);
-        self.take(n) || (self.inner.may_serve() && self.inner.progress() && self.take(n))
+        self.take(n) || (self.inner.may_serve() && self.inner.look() && self.take(n))
     }
 
     #[inline(always)]
@@ -356,7 +357,9 @@ impl fmt::Display for Waiting<'_> {
 #[track_caller]
 pub fn wait_any(semaphores: &[&Semaphore]) -> usize {
     let site = Site::here("wait_any");
-    let [first, ..] = semaphores else { panic!("wait_any: no semaphore to wait for") };
+    let [first, ..] = semaphores else {
+        panic!("{}: wait_any: no semaphore to wait for", Rank(fail::this_rank().unwrap_or_default()))
+    };
     first.inner.may_wait(|| site);
     let (taken, take) = (std::cell::Cell::new(0), || semaphores.iter().position(|s| s.take(1)));
     let look = || take().map(|i| taken.set(i)).is_some();

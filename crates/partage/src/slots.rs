@@ -371,7 +371,7 @@ impl<T: Pod> Outbox<T> {
         let call = "try_put_signal";
         self.end.inner.is_not_over(Site::here(call));
         self.check(call, src.len());
-        let may = self.may_put(call) || (self.end.inner.progress() && self.may_put(call));
+        let may = self.may_put(call) || (self.end.inner.look() && self.may_put(call));
         if may {
             self.put_now(Site::here(call), src);
         }
@@ -456,7 +456,7 @@ impl<T: Pod> Inbox<T> {
         let mut taken = self.try_take();
         if taken.is_none() {
             self.give_forgotten();
-            self.end.inner.progress();
+            self.end.inner.look();
             taken = self.try_take();
         }
         let (first, len) = taken?;

@@ -347,7 +347,9 @@ impl<F> Crew<'_, F> {
     {
         let (node, first_failure) = (self.node.clone(), self.first_failure.clone());
         let _rank = fail::enter_rank(r as u32, self.fate == Fate::Exit, move |line| {
-            first_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(line.into());
+            if !line.is_empty() {
+                first_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(line.into());
+            }
             node.abort(fail::PANICKED as u32);
         });
         let job = match Job::new(self.node.seat(r), r, &self.options) {
@@ -366,7 +368,9 @@ impl<F> Crew<'_, F> {
             }
             result
         }));
-        job.is_over();
+        // What the program has left is dropped now.
+        let left = catch_unwind(AssertUnwindSafe(|| job.is_over()));
+        let result = result.and_then(|result| left.map(|()| result));
         match result.map_err(fail::unwound) {
             Ok(Ok(value)) => {
                 self.node.record(r).ended();

@@ -305,9 +305,9 @@ impl Notified<'_> {
     pub fn test(&self) -> bool {
         let test = || match &self.arrived {
             Here::All(arrived) => self.team.inner.seat.barrier().test(arrived),
-            Here::Some(came) => self.team.have_come(came),
+            Here::Some(came) => self.team.have_come_or_stay_away(came),
         };
-        test() || (self.team.inner.progress() && test())
+        test() || (self.team.inner.look() && test())
     }
 
     /// The second half: waits until all members have come. A value must be the one that was notified.

@@ -10,8 +10,48 @@ static ONE: Mutex<()> = Mutex::new(());
 /// Jobs of one process follow one another.
 #[test]
 fn in_little_memory() {
+    the_memory_of_lanes_is_used_again();
     the_memory_of_teams_is_used_again();
     a_team_for_which_there_is_no_room();
+}
+
+/// Slots that both ends have dropped make room for arrays.
+fn the_memory_of_lanes_is_used_again() {
+    let _one = ONE.lock();
+    let ended = partage::Launch::new().ranks(2).segment(64 << 20).run(|job| {
+        let to = job.outbox::<u8>(job.neighbor(1), 30 << 20, 1).unwrap();
+        let from = job.inbox::<u8>(job.neighbor(1), 30 << 20, 1).unwrap();
+        assert!(job.array::<u8>(Layout::per_rank(45 << 20)).is_err());
+        drop((to, from));
+        job.quiet();
+        job.barrier();
+        assert!(job.array::<u8>(Layout::per_rank(45 << 20)).is_ok());
+        assert_eq!((job.neighbor(i64::MAX), job.neighbor(i64::MIN)), (job.neighbor(1), job.rank()));
+    });
+    ended.unwrap();
+}
+
+/// The object of a team's member is reached by members only: another team may have one of the same number.
+#[test]
+fn objects_of_teams_are_their_own() {
+    let _one = ONE.lock();
+    partage::test(4, |job| {
+        let team = job.split(job.rank().index() / 2);
+        let d = team.dist(u64::from(job.rank().0));
+        let other = Rank((job.rank().0 + 2) % 4);
+        for tell in [false, true] {
+            let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match tell {
+                false => d.rpc(other, |x, ()| *x = 99, ()).wait(),
+                true => d.tell(other, |x, ()| *x = 99, ()),
+            }));
+            let why = refused.expect_err("it is no member").downcast::<String>().unwrap();
+            assert!(why.contains("is no member of the team of this Dist<u64>"), "{why}");
+        }
+        let mate = Rank(job.rank().0 ^ 1);
+        assert_eq!(d.rpc(mate, |x, ()| *x, ()).wait(), u64::from(mate.0));
+        job.quiet();
+        job.barrier();
+    });
 }
 
 /// So many at a time would not fit, and one after the other do.

@@ -42,6 +42,125 @@ fn a_panic_of_a_reduction_cannot_be_caught() {
 }
 
 #[test]
+fn nor_can_one_of_a_fold() {
+    for prefix in [false, true] {
+        let said = failing(3, |job| {
+            let op = Commutative(|_: u64, _: u64| -> u64 { panic!("no sum") });
+            let (x, mut y) = ([1u64; 4], [0; 4]);
+            let caught = catch_unwind(AssertUnwindSafe(|| match prefix {
+                false => drop(job.fold(&x, op).run()),
+                true => job.prefix_fold(&x, op).to(&mut y).run(),
+            }));
+            assert!(caught.is_err());
+            job.barrier();
+        });
+        assert!(said.contains(": the operation of a reduction panicked") && said.ends_with("no sum"), "{said}");
+    }
+}
+
+/// Who unwinds drops its teams on the way; what it panicked with is said, not that it has left.
+#[test]
+fn a_panic_with_a_team() {
+    for round in 0..10 {
+        let said = failing(3, |job| {
+            let team = job.split(0);
+            if job.rank().0 == 2 {
+                panic!("enough in round {round}");
+            }
+            match round % 2 {
+                0 => team.barrier(),
+                _ => drop(team.value(1).gather_all()),
+            }
+        });
+        assert!(said.starts_with("rank 2 on ") && said.ends_with(&format!("enough in round {round}")), "{said}");
+    }
+}
+
+/// Others wait for a rank that unwinds, and it for them, by what it has started: that ends.
+#[test]
+fn a_panic_before_others_come_to_what_was_started() {
+    let said = failing(3, |job| {
+        let mut x = [0u8; 10];
+        if job.rank().0 == 0 {
+            job.scope(|s| {
+                let _event = job.broadcast(&mut x).root(TeamRank(1)).start(s);
+                panic!("not yet");
+            });
+        }
+        job.barrier();
+        job.broadcast(&mut x).root(TeamRank(1)).run();
+    });
+    assert!(said.starts_with("rank 0 on ") && said.ends_with("not yet"), "{said}");
+}
+
+/// Calls that do not wait end, too, when they are made again and again.
+#[test]
+fn a_rank_that_asks_again_and_again_is_ended() {
+    for case in 0..8 {
+        let said = failing(2, |job| {
+            let semaphore = job.semaphore().unwrap();
+            let locks = job.mutexes::<u64>(1).unwrap();
+            let mailbox = job.mailbox::<u64>(1).unwrap();
+            let team = job.split(0);
+            if job.rank().0 == 0 {
+                let _held = locks.lock(0);
+                job.barrier();
+                panic!("enough");
+            }
+            job.barrier();
+            loop {
+                match case {
+                    0 => assert!(!semaphore.try_wait()),
+                    1 => assert!(locks.try_lock(0).is_none()),
+                    2 => assert!(mailbox.try_receive().is_none()),
+                    3 => job.poll(),
+                    4 => _ = job.block_on(semaphore.signaled()),
+                    5 => {
+                        let notified = team.notify(None);
+                        while !notified.test() {}
+                        notified.wait(None);
+                    }
+                    6 => {
+                        let mut v = vec![7u64; 8];
+                        job.scope(|s| {
+                            let mut event = job.gather_all(&mut v).start(s);
+                            while !event.test() {}
+                        });
+                    }
+                    _ => {
+                        let mut v = vec![7u64; 8];
+                        job.scope(|s| _ = job.wait_any(&mut [Some(team.gather_all(&mut v).start(s))]));
+                    }
+                }
+            }
+        });
+        assert!(said.starts_with("rank 0 on ") && said.ends_with("enough"), "case {case}: {said}");
+    }
+}
+
+#[test]
+fn a_lock_in_a_destructor_keeps_its_change() {
+    struct Count<'a>(&'a Mutexes<u64>);
+    impl Drop for Count<'_> {
+        fn drop(&mut self) {
+            *self.0.lock(0) += 1;
+        }
+    }
+    let counts = partage::test(2, |job| {
+        let locks = job.mutexes::<u64>(1).unwrap();
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            let _count = Count(&locks);
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }));
+        job.barrier();
+        let count = *locks.lock(0);
+        job.barrier();
+        count
+    });
+    assert_eq!(counts, [2, 2]);
+}
+
+#[test]
 fn a_disagreement_is_said_in_both_ranks_words() {
     let said = failing(4, |job| job.barrier_with(u64::from(job.rank().0 / 3)));
     assert!(said.starts_with("the ranks disagree: rank 0 came to barrier with value 0 (barrier_with at "), "{said}");
@@ -185,6 +304,38 @@ fn a_scope_of_a_team_that_was_left() {
     });
     assert!(said.contains("rank 2 has dropped this team already"), "{said}");
     partage::test(3, |job| assert!(format!("{:?}", job.split(0)).contains("Team")));
+}
+
+/// The same by what waits otherwise.
+#[test]
+fn whoever_waits_for_one_of_a_team_that_was_left_hears_of_it() {
+    for case in 0..4 {
+        let said = failing(3, |job| {
+            let team = job.split(0);
+            if job.rank().0 == 2 {
+                drop(team);
+                return job.wait_until(|| false);
+            }
+            let mut v = vec![7u64; 9];
+            if case == 3 {
+                let notified = team.notify(None);
+                while !notified.test() {}
+                notified.wait(None);
+            }
+            job.scope(|s| {
+                let mut event = team.gather_all(&mut v).start(s);
+                match case {
+                    0 => _ = job.wait_any(&mut [Some(event)]),
+                    1 => {
+                        while !event.test() {}
+                        event.wait();
+                    }
+                    _ => job.block_on(event),
+                }
+            });
+        });
+        assert!(said.contains("rank 2 has dropped this team already"), "case {case}: {said}");
+    }
 }
 
 /// Elements of which not all ranks' scratch has room for one are refused, or pass in another way.

@@ -124,6 +124,8 @@ fn wrong_names_are_said_in_one_line() {
         ("000:static@65537", "8k to 64k"),
         ("ring/0", "1 to 65536"),
         ("ring/x", "1 to 65536"),
+        ("ring/+8", "1 to 65536"),
+        ("ring/", "1 to 65536"),
         ("last:pull", "has no way"),
         ("coop/2", "in one piece"),
         ("leader/2", "in one piece"),
@@ -219,6 +221,17 @@ fn the_first_rule_that_fits_is_taken() {
     assert_eq!(choose(OpKind::Exchange, Setting { dest: Kind::Private, ..SHARED }, 8192), "flat:pull");
     assert_eq!(choose(OpKind::Exchange, Setting { source: Kind::Private, ..SHARED }, 8192), "flat:push");
     assert_eq!(choose(OpKind::Exchange, Setting { nodes: true, ..SHARED }, 8192), "flat:pull");
+}
+
+/// A leader that is no rank does nothing, and another rule is taken.
+#[test]
+fn leaders_are_ranks() {
+    let table: Table = "any:leader4;tree2".parse().unwrap_or_else(|e| panic!("{e}"));
+    let choose = |ranks| table.choose(OpKind::Broadcast, &Setting { ranks, ..SHARED }, 8).to_string();
+    assert_eq!([4, 5, 6].map(choose), ["tree2:push", "leader4", "leader4"]);
+    let leader4: Algorithm = "leader4".parse().unwrap_or_else(|e| panic!("{e}"));
+    let shape = |ranks| leader4.shape(OpKind::AllReduce, &Setting { ranks, ..SHARED }, 8);
+    assert!(shape(4).plan(0).is_none() && Shape { nodes: None, ..shape(5) }.plan(4).is_some());
 }
 
 /// GMTU scatters down a tree if half of all blocks fit into its buffer, and else to one after the other.

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use partage_plan::coll::model::{self, Place, Run, Verdict};
-use partage_plan::coll::{Algorithm, Flow, In, Kind, Nodes, Op, Out, Scheme, Shape, Signal, Step, Way};
+use partage_plan::coll::{
+    Algorithm, Buffer, Flow, In, Kind, Nodes, Op, Out, Scheme, Shape, Signal, Span, Step, Totals, Way,
+};
 
 const WAYS: [Way; 4] = [Way::Push, Way::Pull, Way::Split, Way::Mail];
 const KINDS: [Kind; 2] = [Kind::Shared, Kind::Private];
@@ -193,6 +195,20 @@ fn shapes_with_all_buffers_are_right() {
     }
 }
 
+/// Parts of longer blocks, where an engine cuts them.
+#[test]
+fn shapes_of_parts_are_right() {
+    let mut count = 0;
+    for ranks in 2..=if deep() { 6 } else { 4 } {
+        let several = |s: &Shape| matches!(s.op, Op::Scatter { .. } | Op::Gather { .. } | Op::GatherAll | Op::Exchange);
+        for shape in all(ranks, 2).into_iter().filter(several) {
+            check(&[run(&Shape { stride: 5, ..shape }, 0)]);
+            count += 1;
+        }
+    }
+    assert!(count > 5_000, "{count}");
+}
+
 /// By turns, so that all are checked with few ranks, and some with more.
 #[test]
 fn shapes_over_nodes_are_right() {
@@ -212,9 +228,11 @@ fn shapes_over_nodes_are_right() {
         for (i, kinds) in KINDS.into_iter().flat_map(|source| KINDS.map(|dest| (source, dest))).enumerate() {
             for in_place in [false, true] {
                 let shapes = over_nodes(ranks, 3, kinds, in_place);
-                for shape in shapes.iter().skip(i).step_by(if deep() { 7 * ranks } else { 31 * ranks }) {
-                    check(&[run(shape, 0), run(shape, 0)]);
-                    check(&[run(shape, 0), run(shape, 1), run(shape, 0)]);
+                let some = shapes.into_iter().skip(i).step_by(if deep() { 7 * ranks } else { 31 * ranks });
+                for (j, shape) in some.enumerate() {
+                    let shape = Shape { stride: shape.len + j % 2, ..shape };
+                    check(&[run(&shape, 0), run(&shape, 0)]);
+                    check(&[run(&shape, 0), run(&shape, 1), run(&shape, 0)]);
                     count += 2;
                 }
             }
@@ -250,7 +268,8 @@ fn baselines_are_right() {
         for ranks in 1..=if deep() { 9 } else { 6 } {
             let kinds = KINDS.into_iter().flat_map(|source| KINDS.map(|dest| (source, dest)));
             let flat = |(kinds, in_place)| shapes_of(ranks, 3, kinds, in_place, &[Flow::Flat], &[Way::Push]);
-            let all = kinds.flat_map(|kinds| [(kinds, false), (kinds, true)]).flat_map(flat).map(|s| algorithm.of(s));
+            let all = kinds.flat_map(|kinds| [(kinds, false), (kinds, true)]).flat_map(flat).enumerate();
+            let all = all.map(|(i, shape)| algorithm.of(Shape { stride: shape.len + i % 2, ..shape }));
             for shape in all.filter(Shape::fits).step_by(if ranks < 3 {
                 1
             } else if deep() {
@@ -424,6 +443,15 @@ fn my_is_not_all() {
     }
 }
 
+/// Nor does one wait for the last to enter where nobody has to.
+#[test]
+fn the_last_is_for_all() {
+    for shape in shared(3, 2).into_iter().filter(|s| s.flow == Flow::Flat && s.way == Way::Push) {
+        let all = shape.sync.0 == In::All || (shape.sync.0 == In::No && shape.sync.1 != Out::My);
+        assert_eq!(Shape { flow: Flow::Last, ..shape.clone() }.fits(), all, "{shape:?}");
+    }
+}
+
 /// A rank that knows where its own block goes, and whose it gets, makes the same plan as one that knows all.
 #[test]
 fn a_permutation_need_not_be_known() {
@@ -533,6 +561,98 @@ fn the_checker_says_what_is_missing() {
     assert!(words.contains("rank 0, step 0 (Put"), "{words}");
     assert!(words.contains("Dest[0..2] of rank 1"), "{words}");
     assert!(words.contains("rank 1 may have returned"), "{words}");
+}
+
+/// A shape of three ranks with shared buffers, and blocks of two bytes.
+fn of_three(op: Op, flow: Flow, way: Way, sync: (In, Out)) -> Shape {
+    let mut all = shared(3, 2).into_iter().filter(|s| (s.flow, s.way, s.sync) == (flow, way, sync));
+    all.find(|s| s.op == op).expect("it has plans")
+}
+
+/// By the graph, and by going through all states.
+#[track_caller]
+fn refused(shape: &Shape, words: &str, change: impl Fn(&mut Run)) {
+    let mut wrong = run(shape, 0);
+    change(&mut wrong);
+    let said = model::check(&[wrong.clone()]).expect_err(words);
+    assert!(said.contains(words), "{said}");
+    assert!(model::explore(&[wrong], 9).is_err(), "{words}");
+}
+
+/// Who counts wrongly would not wait in the next collective of its context, or for ever.
+#[test]
+fn wrong_counts_are_noticed() {
+    let gather = Op::Gather { root: 0 };
+    let my = of_three(gather.clone(), Flow::Flat, Way::Push, (In::My, Out::My));
+    let all = of_three(gather.clone(), Flow::Flat, Way::Push, (In::All, Out::All));
+    let mail = of_three(gather.clone(), Flow::Flat, Way::Mail, (In::My, Out::My));
+    let last = of_three(gather, Flow::Last, Way::Push, (In::All, Out::All));
+    let done = Step::Signal { to: 0, signal: Signal::Done };
+    refused(&my, "rank 0 counts 0 signals Done of rank 1", |r| r.plans[1].steps.push(done.clone()));
+    refused(&my, "rank 0 counts 0 signals Data of rank 1", |r| r.plans[0].totals.signals.clear());
+    refused(&my, "counts 2 signals Data of rank 1", |r| r.plans[0].totals.signals[0].2 = 2);
+    refused(&all, "arrivals of rank 0", |r| r.plans[1].totals.arrivals += 1);
+    refused(&all, "arrivals of rank 1", |r| r.plans[1].steps.push(Step::Arrive));
+    refused(&last, "releases", |r| r.plans[1].totals.releases = 0);
+    refused(&last, "releases", |r| r.plans[2].steps.push(Step::Release));
+    refused(&last, "chunks", |r| r.plans[2].totals.claims = 1);
+    let src = vec![Span { buffer: Buffer::Source, at: 0, len: 2 }];
+    refused(&mail, "rank 2 counts 0 letters of rank 1", |r| {
+        r.plans[1].steps.push(Step::Send { to: 2, src: src.clone() });
+    });
+    refused(&mail, "several letters", |r| r.plans[0].totals.letters_again = true);
+    let nothing = Totals::default();
+    refused(&last, "counts 0 arrivals", |r| r.plans.iter_mut().for_each(|p| p.totals = nothing.clone()));
+}
+
+/// One who waits until scratch is free may know that, and go on, though the other has not entered.
+#[test]
+fn signals_of_another_kind_are_not_taken() {
+    let shape = of_three(Op::Gather { root: 0 }, Flow::Flat, Way::Push, (In::My, Out::My));
+    refused(&shape, "waits for what never comes", |r| {
+        let waits = |step: &&mut Step| matches!(step, Step::Wait { signal: Signal::Entered, .. });
+        let wait = r.plans[1].steps.iter_mut().find(waits).expect("it waits until the root has entered");
+        *wait = Step::Wait { from: 0, signal: Signal::Free, n: 1 };
+        r.plans[1].totals.signals = vec![(0, Signal::Free, 1)];
+    });
+}
+
+/// A wait is for what its own collective makes, not for what the next one does.
+#[test]
+fn signals_of_the_next_are_not_taken() {
+    let shape = of_three(Op::Broadcast { root: 0, pieces: 1 }, Flow::Flat, Way::Push, (In::No, Out::No));
+    let (mut less, next) = (run(&shape, 0), run(&shape, 0));
+    less.plans[0].steps.remove(0);
+    let words = model::check(&[less, next]).expect_err("a put is missing");
+    assert!(words.contains("waits for what never comes"), "{words}");
+}
+
+/// Buffers are as long as the operation asks, and nothing is written but where it must be.
+#[test]
+fn what_is_not_for_it_is_not_touched() {
+    let my = (In::My, Out::My);
+    let span = |buffer, at, len| Span { buffer, at, len };
+    let copy = |src, dst| Step::Copy { src, dst };
+    let broadcast = of_three(Op::Broadcast { root: 0, pieces: 1 }, Flow::Flat, Way::Push, my);
+    refused(&broadcast, "touches Dest[2..4] of rank 1, of which it has 2 only", |r| {
+        r.plans[1].steps.push(copy(span(Buffer::Dest, 0, 2), span(Buffer::Dest, 2, 2)));
+    });
+    refused(&broadcast, "touches Source[0..2] of rank 1, of which it has 0 only", |r| {
+        r.plans[1].steps.push(copy(span(Buffer::Dest, 0, 2), span(Buffer::Source, 0, 2)));
+    });
+    let gather_all = of_three(Op::GatherAll, Flow::Flat, Way::Pull, my);
+    refused(&gather_all, "Source[0] of rank 0 is written", |r| {
+        r.plans[0].steps.push(copy(span(Buffer::Dest, 2, 2), span(Buffer::Source, 0, 2)));
+    });
+    let gather = of_three(Op::Gather { root: 0 }, Flow::Flat, Way::Pull, my);
+    refused(&gather, "touches Dest[0..2] of rank 1, of which it has 0 only", |r| {
+        r.plans[1].steps.push(copy(span(Buffer::Source, 0, 2), span(Buffer::Dest, 0, 2)));
+    });
+    // Between the parts of blocks.
+    let parts = Shape { stride: 4, ..gather_all };
+    refused(&parts, "Dest[2] of rank 2 is written", |r| {
+        r.plans[2].steps.push(copy(span(Buffer::Dest, 4, 2), span(Buffer::Dest, 2, 2)));
+    });
 }
 
 const PRIVATE: (Kind, Kind) = (Kind::Private, Kind::Private);

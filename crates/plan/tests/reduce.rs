@@ -330,6 +330,44 @@ fn all_states_say_the_same() {
     }
 }
 
+/// A rank has no more children than there are ranks, however large the radix is.
+#[test]
+fn large_radixes_need_no_more_room() {
+    let mut count = 0;
+    for shape in shapes(5, (4, 2), SHARED, false).iter().chain(&shapes(5, (4, 2), SHARED, true)) {
+        let (five, most) = match shape.flow {
+            Flow::Tree(3) => (Flow::Tree(5), Flow::Tree(65536)),
+            Flow::Nodes(2, 1) => (Flow::Nodes(5, 1), Flow::Nodes(65536, 1)),
+            _ => continue,
+        };
+        let (five, most) = (Shape { flow: five, ..shape.clone() }, Shape { flow: most, ..shape.clone() });
+        assert_eq!(most.scratch(), five.scratch(), "{most:?}");
+        assert!(most.scratch() <= 5 * shape.len, "{} of {most:?}", most.scratch());
+        let once = run(&most, 0);
+        assert!(once.plans.iter().all(|p| p.scratch <= most.scratch()), "{once:?}");
+        check(&[once]);
+        count += 1;
+    }
+    assert!(count > 500, "{count}");
+}
+
+/// All who claim wait for all, which only `All` asks for; and what is claimed is counted.
+#[test]
+fn claims_are_for_all_and_counted() {
+    let alone = |s: &Shape| s.op == Op::AllReduce && s.ordered;
+    for shape in shapes(2, (4, 2), SHARED, false).into_iter().filter(|s| alone(s) && s.flow == Flow::Flat) {
+        let all = shape.sync.0 == In::All || (shape.sync.0 == In::No && shape.sync.1 != Out::My);
+        assert_eq!(Shape { flow: Flow::Coop(2), ..shape.clone() }.fits(), all, "{shape:?}");
+        assert_eq!(Shape { flow: Flow::Last, ..shape.clone() }.fits(), all, "{shape:?}");
+    }
+    for shape in shapes(2, (4, 2), SHARED, false).iter().filter(|s| alone(s) && s.flow == Flow::Coop(2)) {
+        let mut wrong = run(shape, 0);
+        wrong.plans[1].totals.claims = 1;
+        let words = model::check(&[wrong]).expect_err("two are claimed");
+        assert!(words.contains("rank 1 counts 1 chunks of rank 0, of which there are 2"), "{words}");
+    }
+}
+
 /// What 8 bytes take: as few steps as can be.
 #[test]
 fn short_vectors_take_few_steps() {

@@ -136,6 +136,7 @@ impl Team {
         self.meet(Tag::Call(Call::Array, wanted.head), u64::MAX, move || site);
 
         inner.reclaim(group, site);
+        inner.sweep_lanes();
         if group.own.is_none() {
             inner.seat.sweep_mailboxes();
         }

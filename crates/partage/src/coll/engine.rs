@@ -48,6 +48,10 @@ use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A rank that panics has said so after as long.
+const SOON: Duration = Duration::from_millis(500);
 
 /// What a rank has of a team's collectives. Members are named by their numbers in the team, but for what goes to the conduit.
 #[derive(Debug)]
@@ -354,7 +358,7 @@ impl fmt::Display for Waits<'_> {
             Some(Step::Meet { .. } | Step::Arrive | Step::Last { .. }) => write!(f, ": for all ranks to enter)"),
             Some(Step::Released) => write!(f, ": for the rank that does it)"),
             None if !begun => write!(f, ": for collectives before it)"),
-            None if !claimed => {
+            None if prepared.is_none() && !claimed => {
                 write!(f, ": for {} to enter the permutation before)", rank(key.root() as usize))
             }
             None if prepared.is_none() => write!(f, ": for a rank that permutes to this one)"),
@@ -441,10 +445,21 @@ impl Engine {
         (0..self.desk.ranks()).find(|&m| (1..=epoch + 1).contains(&self.desk.left(m).epochs.get()))
     }
 
-    /// Who waits for a member that has left waits in vain.
+    /// Will a member never begin what was started?
+    pub fn is_left(&self, task: &Task) -> bool {
+        self.left_before(task.epoch()).is_some()
+    }
+
+    /// Who waits for a member that has left waits in vain: this ends the job, unless that ends by itself. A member that panics
+    /// leaves its teams first, and then says why.
     #[cold]
-    pub fn is_left_by(&self, inner: &Inner, site: Site, member: usize) -> ! {
-        let (me, left) = (inner.rank, self.rank_of(member));
+    pub fn is_left_by(&self, inner: &Rc<Inner>, site: Site, member: usize) -> Aborted {
+        let (me, left, begun) = (inner.rank, self.rank_of(member), Instant::now());
+        // What unwinds already says why.
+        let is_over = std::thread::panicking() || inner.wait_saying(|| site, || begun.elapsed() >= SOON).is_err();
+        if is_over {
+            return Aborted;
+        }
         let why = "has dropped this team already; drop it where all members have done with it";
         fail::end_with(format!("{me}: {site}: {left} {why}"))
     }
@@ -631,7 +646,7 @@ impl Engine {
         inner.wait_saying(waits, || ready() || left().is_some())?;
         match left() {
             // Its leaving was seen, so what it signaled before has been seen, too.
-            Some(member) if !ready() => self.is_left_by(inner, waits().site, member),
+            Some(member) if !ready() => Err(self.is_left_by(inner, waits().site, member)),
             _ => Ok(()),
         }
     }

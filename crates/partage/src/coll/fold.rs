@@ -8,7 +8,7 @@
 //! A rank may have nothing of a row, so what ranks combine is an element or none, unless all are known to have some.
 
 use super::buffer::{Dest, Ready, Side, Source, What};
-use super::reduce::{OrNone, ReduceOp, as_two, fold, or_none};
+use super::reduce::{OrNone, ReduceOp, as_two, fold, or_end, or_none};
 use super::{In, Out, is_of_others};
 use crate::array::SharedArray;
 use crate::team::{Team, TeamRank};
@@ -111,17 +111,17 @@ impl<T: Pod, O: ReduceOp<T>> Fold<'_, T, O> {
         team.may_meet(|| site);
         let rows = Rows::<T>::of(team, &source.what, O::ORDERED, site);
         enter(team, sync, site);
-        let totals = rows.totals(&op);
+        let totals = or_end::<T, O, _>(|| rows.totals(&op));
         let all = match rows.everybody {
             true => {
                 let mut all: Vec<T> = totals.into_iter().flatten().collect();
                 combine(team, &mut all, op, root, site);
-                fold(&op, None, &all)
+                or_end::<T, O, _>(|| fold(&op, None, &all))
             }
             false => {
                 let mut all: Vec<[T; 2]> = totals.into_iter().map(as_two).collect();
                 combine(team, &mut all, OrNone(op), root, site);
-                all.into_iter().filter_map(or_none).reduce(|a, b| op.combine(a, b))
+                or_end::<T, O, _>(|| all.into_iter().filter_map(or_none).reduce(|a, b| op.combine(a, b)))
             }
         };
         // Who has the result knows that all have read.
@@ -178,7 +178,7 @@ impl<T: Pod, O: ReduceOp<T>> PrefixFold<'_, T, Ready, O> {
             None => rows.place,
         };
         enter(team, sync, site);
-        let totals: Vec<[T; 2]> = rows.totals(&op).into_iter().map(as_two).collect();
+        let totals: Vec<[T; 2]> = or_end::<T, O, _>(|| rows.totals(&op)).into_iter().map(as_two).collect();
         // What other ranks have of each row before this one, and what all have of the rows before.
         let mut before = vec![as_two(None); rows.count];
         team.prefix_reduce(&totals, OrNone(op)).exclusive().to(&mut before).run_at(site);
@@ -187,13 +187,15 @@ impl<T: Pod, O: ReduceOp<T>> PrefixFold<'_, T, Ready, O> {
             team.all_reduce(&mut whole, OrNone(op)).run_at(site);
         }
         let (mut above, mut row, join) = (as_two(None), 0, OrNone(op));
-        for (of, stretch) in &rows.stretches {
-            while row < *of {
-                above = join.combine(above, whole[row]);
-                row += 1;
+        or_end::<T, O, ()>(|| {
+            for (of, stretch) in &rows.stretches {
+                while row < *of {
+                    above = join.combine(above, whole[row]);
+                    row += 1;
+                }
+                prefixes(&op, or_none(join.combine(above, before[row])), exclusive, rows.place, to, stretch.clone());
             }
-            prefixes(&op, or_none(join.combine(above, before[row])), exclusive, rows.place, to, stretch.clone());
-        }
+        });
         if sync.1 == Out::All {
             team.meet(Tag::Plain, u64::MAX, || site);
         }

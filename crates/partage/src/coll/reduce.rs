@@ -11,7 +11,6 @@ use partage_conduit::line;
 use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What combines two elements into one.
 ///
@@ -259,12 +258,14 @@ impl<T: Pod, O: ReduceOp<T>> Combine for With<T, O> {
             return unsafe { self.combine_all(dst, a, b, len, before) };
         }
         // SAFETY: as above.
-        let combine = AssertUnwindSafe(|| unsafe { self.combine_all(dst, a, b, len, before) });
-        if let Err(payload) = catch_unwind(combine) {
-            let (why, me) = (fail::caught(payload), fail::this_rank().unwrap_or_default());
-            fail::end_with(format!("rank {me}: the operation of a reduction {why}"));
-        }
+        or_end::<T, O, ()>(|| unsafe { self.combine_all(dst, a, b, len, before) })
     }
+}
+
+/// Runs the operation on elements of this rank. Others wait for what comes of it.
+#[inline(always)]
+pub(super) fn or_end<T: Pod, O: ReduceOp<T>, R>(f: impl FnOnce() -> R) -> R {
+    if O::PANICS { fail::or_end("the operation of a reduction", f) } else { f() }
 }
 
 impl<T: Pod, O: ReduceOp<T>> With<T, O> {

@@ -30,6 +30,8 @@ pub struct Dist<T: 'static> {
     inner: Rc<Inner>,
     id: u32,
     mine: Rc<RefCell<T>>,
+    /// The ranks that have one, in order, if not all do.
+    members: Option<Box<[u32]>>,
 }
 
 impl<T> fmt::Debug for Dist<T> {
@@ -56,7 +58,12 @@ impl Team {
         objects.push(Some(mine.clone()));
         drop(objects);
         self.meet(Tag::Call(Call::Dist, u64::from(id) << 32 | hash >> 32), u64::MAX, move || site);
-        Dist { inner, id, mine }
+        let members = self.group.own.is_some().then(|| {
+            let mut members: Box<[u32]> = (0..self.size()).map(|m| self.group.engine.rank_of(m).0).collect();
+            members.sort_unstable();
+            members
+        });
+        Dist { inner, id, mine, members }
     }
 }
 
@@ -83,6 +90,7 @@ impl<T: 'static> Dist<T> {
     #[inline]
     #[track_caller]
     pub fn rpc<A: Travels, R: Travels>(&self, to: Rank, f: fn(&mut T, A) -> R, args: A) -> Event<'_, R> {
+        self.check("rpc", to);
         self.inner.call(to, (run_into::<T, A, R>, f as usize), self.id, &args)
     }
 
@@ -90,7 +98,18 @@ impl<T: 'static> Dist<T> {
     #[inline]
     #[track_caller]
     pub fn tell<A: Travels>(&self, to: Rank, f: fn(&mut T, A), args: A) {
+        self.check("tell", to);
         self.inner.send(("tell", TELL), to, (run_into::<T, A, ()>, f as usize), self.id, &args);
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn check(&self, call: &str, to: Rank) {
+        if let Some(members) = &self.members
+            && members.binary_search(&to.0).is_err()
+        {
+            panic!("{}: {call}: {to} is no member of the team of this {self:?}", self.inner.rank);
+        }
     }
 
     /// My own `T` back; calls that still come for it fail, so [`quiet`](crate::Job::quiet) and a barrier go before.

@@ -126,9 +126,10 @@ impl Team {
         Came { nth, tag, aux }
     }
 
-    /// Have all come?
-    pub(super) fn have_come(&self, came: &Came) -> bool {
-        self.group.engine.have_come(came.nth)
+    /// Have all come, or will one never come?
+    pub(super) fn have_come_or_stay_away(&self, came: &Came) -> bool {
+        let engine = &self.group.engine;
+        engine.have_come(came.nth) || engine.stays_away(came.nth).is_some()
     }
 
     /// Waits for all; the smallest `aux` and the value that was given, if anybody came with something.
@@ -142,7 +143,8 @@ impl Team {
                 return None;
             }
             if let (false, Some(m)) = (engine.have_come(nth), away()) {
-                engine.is_left_by(inner, site, m);
+                inner.unless_over::<()>(Err(engine.is_left_by(inner, site, m)));
+                return None;
             }
         }
         if !engine.may_have_tags() {

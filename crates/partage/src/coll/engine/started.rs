@@ -1,6 +1,7 @@
 //! Collectives that were started: they go on whenever their rank waits for something or serves others.
 
 use super::{Task, Waits};
+use crate::fail;
 use crate::job::Inner;
 use crate::team::Group;
 use partage_conduit::record::Site;
@@ -8,6 +9,10 @@ use partage_conduit::wait::Aborted;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// A rank that unwinds waits as long for others.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is left of what was started in a scope is given up, whatever ends it: then nothing of it touches memory any more.
 struct GivenUp<'a> {
@@ -29,12 +34,13 @@ impl GivenUp<'_> {
 impl Drop for GivenUp<'_> {
     fn drop(&mut self) {
         if self.next().is_some() {
-            self.inner.complete_far(self.site);
             let mut all = self.inner.pending.all.borrow_mut();
             let given_up: Vec<_> = all.extract_if(.., |(_, task)| self.is_one(task)).collect();
             self.inner.calls.set_other(!all.is_empty());
-            // A team may end with them, and tell others.
             drop(all);
+            // Nobody goes on with them, whatever comes of this.
+            self.inner.complete_far(self.site);
+            // A team may end with them, and tell others.
             drop(given_up);
         }
     }
@@ -108,11 +114,22 @@ impl Inner {
         self.pending.waited_for.set(before);
         waited?;
         match left() {
-            // What unwinds already says why.
-            Some(_) if !task.is_done() && std::thread::panicking() => Err(Aborted),
-            Some(member) if !task.is_done() => group.engine.is_left_by(self, task.site, member),
+            Some(member) if !task.is_done() => Err(group.engine.is_left_by(self, task.site, member)),
             _ => Ok(()),
         }
+    }
+
+    /// The same by a rank that unwinds, for which others may wait elsewhere: it does so for a while, and then ends the job.
+    #[cold]
+    fn wait_unwinding(self: &Rc<Self>, group: &Group, task: &Task) -> Result<(), Aborted> {
+        let begun = Instant::now();
+        let waits = || Waits::of(&group.engine, task);
+        self.wait_saying(waits, || task.is_done() || begun.elapsed() >= PATIENCE)?;
+        if task.is_done() {
+            return Ok(());
+        }
+        fail::end_unwinding();
+        Err(Aborted)
     }
 
     /// Waits for all that were started since there had been so many: the end of a scope. If the job ends, or one of them fails, they are given
@@ -126,6 +143,7 @@ impl Inner {
             let failed = task.busy.get();
             let waited = match failed || self.is_ending() {
                 true => Err(Aborted),
+                false if std::thread::panicking() => self.wait_unwinding(&group, &task),
                 false => self.wait_for_task(&group, &task),
             };
             if waited.is_err() {
