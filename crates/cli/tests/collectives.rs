@@ -21,6 +21,10 @@ fn ranks() {
             ("lengths", _) => job.gather(&one).to(&mut all).run(),        // @longer
             ("nothing", 3) => job.gather_all(&one[4..]).to(&mut all).run(), // @nothing
             ("nothing", _) => job.gather_all(&one).to(&mut all).run(),    // @something
+            ("algorithms", 1) => job.gather_all(&one).to(&mut all).algorithm("flat:push").run(), // @flat
+            ("algorithms", _) => job.gather_all(&one).to(&mut all).algorithm("ring").run(), // @ring
+            ("counts", 0) => _ = job.gather(&one).counts(&[4, 3, 4, 4]).to(&mut all).run(), // @three_counts
+            ("counts", _) => _ = job.gather(&one).counts(&[4; 4]).to(&mut all).run(), // @four
             ("elements", 0) => job.exchange(&[0u32; 8]).to(&mut vec![]).run(), // @u32
             ("elements", _) => job.exchange(&[0u64; 4]).to(&mut vec![]).run(), // @u64
             ("types", 0) => job.exchange(&[0f64; 4]).to(&mut vec![]).run(), // @f64
@@ -83,6 +87,8 @@ fn calls_that_differ() {
         ("roots", ["root 1", "root 3"], both(at!("one"), at!("three"))),
         ("lengths", ["gather of 24 bytes", "gather of 32 bytes"], both(at!("shorter"), at!("longer"))),
         ("nothing", ["gather_all of 0 bytes", "gather_all of 32 bytes"], both(at!("nothing"), at!("something"))),
+        ("algorithms", ["gather_all of 32 bytes", "different algorithms"], both(at!("flat"), at!("ring"))),
+        ("counts", ["gather of 0 bytes", "algorithms, or counts"], both(at!("three_counts"), at!("four"))),
         ("elements", ["4 an element", "8 an element"], both(at!("u32"), at!("u64"))),
         ("types", ["exchange of 8 bytes", "different types or operations"], both(at!("f64"), at!("i64"))),
         ("modes", ["My/All", "All/All"], both(at!("my"), at!("all"))),

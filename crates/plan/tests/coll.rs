@@ -586,6 +586,7 @@ fn wrong_counts_are_noticed() {
     let my = of_three(gather.clone(), Flow::Flat, Way::Push, (In::My, Out::My));
     let all = of_three(gather.clone(), Flow::Flat, Way::Push, (In::All, Out::All));
     let mail = of_three(gather.clone(), Flow::Flat, Way::Mail, (In::My, Out::My));
+    let leader = of_three(gather.clone(), Flow::Leader(None), Way::Push, (In::All, Out::All));
     let last = of_three(gather, Flow::Last, Way::Push, (In::All, Out::All));
     let done = Step::Signal { to: 0, signal: Signal::Done };
     refused(&my, "rank 0 counts 0 signals Done of rank 1", |r| r.plans[1].steps.push(done.clone()));
@@ -594,7 +595,7 @@ fn wrong_counts_are_noticed() {
     refused(&all, "arrivals of rank 0", |r| r.plans[1].totals.arrivals += 1);
     refused(&all, "arrivals of rank 1", |r| r.plans[1].steps.push(Step::Arrive));
     refused(&last, "releases", |r| r.plans[1].totals.releases = 0);
-    refused(&last, "releases", |r| r.plans[2].steps.push(Step::Release));
+    refused(&leader, "releases", |r| r.plans[0].steps.push(Step::Release));
     refused(&last, "chunks", |r| r.plans[2].totals.claims = 1);
     let src = vec![Span { buffer: Buffer::Source, at: 0, len: 2 }];
     refused(&mail, "rank 2 counts 0 letters of rank 1", |r| {

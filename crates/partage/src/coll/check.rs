@@ -28,8 +28,14 @@ struct Said {
     /// Bytes of an element, and its type.
     element: u32,
     kind: u32,
+    besides: u32,
     line: u32,
     file: [u64; FILE],
+}
+
+/// A number for bytes, which others hardly have.
+pub(super) fn number(bytes: impl Iterator<Item = u8>) -> u32 {
+    bytes.fold(0, |sum: u32, b| sum.wrapping_mul(31).wrapping_add(b.into()))
 }
 
 impl Said {
@@ -39,16 +45,16 @@ impl Said {
         let path = task.site.at.file().as_bytes();
         let end = &path[path.len().saturating_sub(8 * FILE)..];
         bytemuck::cast_slice_mut(&mut file)[..end.len()].copy_from_slice(end);
-        // What an algorithm is called is known to its own rank.
+        // The number of an algorithm is its own rank's.
         let call = Call { algorithm: 0, ..task.key.call() };
-        let kind = name.bytes().fold(0, |sum: u32, b| sum.wrapping_mul(31).wrapping_add(b.into()));
-        Said { epoch: task.first(), call, element, kind, line: task.site.at.line(), file }
+        let (kind, besides) = (number(name.bytes()), task.besides);
+        Said { epoch: task.first(), call, element, kind, besides, line: task.site.at.line(), file }
     }
 
     fn words(&self) -> [u64; SIGN] {
         let [what, ends, len] = super::choice::Key::new(self.call).words();
         let mut words = [0; SIGN];
-        let head = [self.epoch + 1, what, ends, len, pair(self.element, self.kind), self.line.into()];
+        let head = [self.epoch + 1, what, ends, len, pair(self.element, self.kind), pair(self.line, self.besides)];
         words[..6].copy_from_slice(&head);
         words[6..SIGN - 1].copy_from_slice(&self.file);
         words[SIGN - 1] = sum(&words);
@@ -63,14 +69,16 @@ impl Said {
             let mut file = [0; FILE];
             file.copy_from_slice(&words[6..SIGN - 1]);
             let [element, kind] = [words[4] as u32, (words[4] >> 32) as u32];
-            Said { epoch, call, element, kind, line: words[5] as u32, file }
+            let [line, besides] = [words[5] as u32, (words[5] >> 32) as u32];
+            Said { epoch, call, element, kind, besides, line, file }
         })
     }
 
     /// Do they fit together?
     fn agrees(&self, other: &Said) -> bool {
         let ends = |call: Call| if call.op == OpKind::Permute { Call { root: 0, from: UNKNOWN, ..call } } else { call };
-        (ends(self.call), self.element, self.kind) == (ends(other.call), other.element, other.kind)
+        let of = |said: &Said| (ends(said.call), said.element, said.kind, said.besides);
+        of(self) == of(other)
     }
 }
 
@@ -134,6 +142,7 @@ impl Engine {
             let why = match mine.agrees(&other) {
                 true => "no two may send to one",
                 false if mine.kind != other.kind => "they have different types or operations",
+                false if mine.besides != other.besides => "they name different algorithms, or counts",
                 false => "all must make the same call",
             };
             let [a, b] = [a, b].map(|member| self.rank_of(member));
@@ -175,7 +184,7 @@ mod tests {
         let said = |epoch: u64| {
             let file = [0x6f66; FILE];
             let call = super::super::choice::Key::of([7, epoch.wrapping_add(8), 9]).call();
-            Said { epoch, call, element: 8, kind: 77, line: 12, file }
+            Said { epoch, call, element: 8, kind: 77, besides: 5, line: 12, file }
         };
         for epoch in [0, 1, 17, 1 << 40] {
             let words = said(epoch).words();

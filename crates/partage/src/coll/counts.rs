@@ -99,6 +99,9 @@ impl<T: Pod> Counted<'_, T, Ready> {
         if shared && all.sync.0 == In::All {
             team.meet(Tag::Plain, u64::MAX, || site);
         }
+        if let (OpKind::Gather | OpKind::GatherAll, Some(counts)) = (all.op, counts) {
+            task.besides = super::check::number(counts.iter().flat_map(|n| n.to_ne_bytes()));
+        }
         all.pass(task, &sent, &come);
         if shared && all.sync.1 == Out::All {
             team.meet(Tag::Plain, u64::MAX, || site);

@@ -178,6 +178,8 @@ pub(crate) struct Task {
     pub(super) key: Key,
     /// Bytes of an element, and its type.
     pub(super) element: fn() -> (u32, &'static str),
+    /// What else all ranks must have alike, by a number: the algorithm that was named, and counts.
+    pub(super) besides: u32,
     /// Nothing until the source of a permutation is known.
     pub(super) prepared: OnceCell<Rc<Prepared>>,
     /// Source and destination.
@@ -233,6 +235,7 @@ impl Task {
             site: Site { call, at },
             key: Key::default(),
             element: || (0, ""),
+            besides: 0,
             prepared: OnceCell::new(),
             bases: [Base::Private(std::ptr::null_mut()), Base::Private(std::ptr::null_mut())],
             combine: None,

@@ -694,6 +694,10 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
     fn is_to_do(&self, task: &mut Task, key: Key, prepared: Rc<Prepared>) {
         task.key = key;
         task.element = element::<T, M>;
+        if self.algorithm != 0 && self.team.inner.check {
+            let name = self.team.group.engine.asked.get(self.algorithm).map(|algorithm| algorithm.to_string());
+            task.besides = check::number(name.unwrap_or_default().bytes());
+        }
         task.combine = self.meets.combines().map(|combine| &raw const *combine);
         if let Some(fixed) = self.fixed
             && *fixed != key
