@@ -304,9 +304,13 @@ mod tests {
             assert_eq!(spec.shares(), expect, "{hosts}, {procs}");
         }
         // As batch systems write them.
-        let repeated = |procs| on("a,a,a,b,b,b", procs).shares().iter().map(|(_, share)| share.len()).collect::<Vec<_>>();
+        let repeated =
+            |procs| on("a,a,a,b,b,b", procs).shares().iter().map(|(_, share)| share.len()).collect::<Vec<_>>();
         assert_eq!([repeated(6), repeated(7), repeated(4), repeated(2)], [[3, 3], [4, 3], [2, 2], [1, 1]]);
-        assert_eq!(on("a,a,b,b", 1).check().unwrap_err().to_string(), "2 hosts for 1 processes: a host has at least one process");
+        assert_eq!(
+            on("a,a,b,b", 1).check().unwrap_err().to_string(),
+            "2 hosts for 1 processes: a host has at least one process"
+        );
         let ranks = |hosts| ranks_for(&Host::list(hosts).unwrap());
         assert_eq!([ranks("a,b"), ranks("a,a,b"), ranks("a:3,b"), ranks("a,b,a")], [None, Some(3), Some(4), None]);
         assert_eq!((slots_of(&Host::list("a,b").unwrap()), slots_of(&Host::list("a,b:3").unwrap())), (None, Some(4)));

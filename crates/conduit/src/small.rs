@@ -39,12 +39,15 @@ const RECIPROCALS: [u64; TABLE] = {
 };
 const _: () = assert!(SIZES <= TABLE);
 
+/// Pages of one leaf of the table of pages.
+const LEAF: usize = 1024;
+
 /// The small blocks of one heap.
 #[derive(Debug, Default)]
 pub struct Small {
     pages: Vec<Page>,
-    /// Where in `pages` the page of this number is, plus one.
-    by_number: Vec<u32>,
+    /// Where in `pages` the page of this number is, plus one; in leaves, of which a heap that is large but for a few pages has few.
+    by_number: Vec<Option<Box<[u32; LEAF]>>>,
     /// Where unused entries of `pages` are.
     unused: Vec<u32>,
     /// By size: the pages that have room.
@@ -173,10 +176,15 @@ impl Small {
             }
         };
         stack.push(i);
-        if self.by_number.len() <= number as usize {
-            self.by_number.resize(number as usize + 1, 0);
+        self.set_place(number, i + 1);
+    }
+
+    fn set_place(&mut self, number: u64, place: u32) {
+        let (leaf, at) = (number as usize / LEAF, number as usize % LEAF);
+        if self.by_number.len() <= leaf {
+            self.by_number.resize(leaf + 1, None);
         }
-        self.by_number[number as usize] = i + 1;
+        self.by_number[leaf].get_or_insert_with(|| Box::new([0; LEAF]))[at] = place;
     }
 
     /// Gives a cell back by its offset if that changes nothing but its page; else false, and nothing is done.
@@ -215,7 +223,7 @@ impl Small {
         if let Some(&moved) = stack.get(at) {
             self.pages[moved as usize].at = at as u32;
         }
-        self.by_number[number as usize] = 0;
+        self.set_place(number, 0);
         self.unused.push(i);
         Given::Emptied(number * PAGE)
     }
@@ -241,7 +249,8 @@ impl Small {
     /// The page of an offset, and which of its cells it would be.
     #[inline]
     fn find(&self, offset: u64) -> Option<(u32, usize, u32)> {
-        let i = self.by_number.get((offset / PAGE) as usize)?.checked_sub(1)?;
+        let number = (offset / PAGE) as usize;
+        let i = self.by_number.get(number / LEAF)?.as_ref()?[number % LEAF].checked_sub(1)?;
         let cell = Size(self.pages[i as usize].size).cell(offset % PAGE);
         Some((i, cell as usize / 64, cell as u32 % 64))
     }

@@ -291,7 +291,7 @@ impl Crowd {
     /// Call after publishing what they may be waiting for, and a [`light_fence`].
     #[inline(always)]
     pub fn ring_after_fence(&self) {
-        if self.0.word().load(Relaxed) % 2 != 0 {
+        if self.0.word().load(Relaxed) & 1 != 0 {
             self.wake();
         }
     }
@@ -301,7 +301,7 @@ impl Crowd {
     fn wake(&self) {
         let word = self.0.word().load(Relaxed);
         // One of several ringers enters the kernel.
-        if word % 2 != 0 && self.0.word().compare_exchange(word, word.wrapping_add(1), Relaxed, Relaxed).is_ok() {
+        if word & 1 != 0 && self.0.word().compare_exchange(word, word.wrapping_add(1), Relaxed, Relaxed).is_ok() {
             self.0.wake();
         }
     }

@@ -44,8 +44,8 @@ use std::task::{Context, Poll};
 #[derive(Debug)]
 pub struct Scope<'s, 'env: 's> {
     pub(crate) job: &'env Job,
-    /// How many collectives had been begun when it began.
-    since: u64,
+    /// How many scopes there are with it, one inside the other.
+    pub(crate) depth: u32,
     // Invariant in both lifetimes, as for std::thread::scope: neither may be shortened or stretched.
     _s: PhantomData<&'s mut &'s ()>,
     _env: PhantomData<&'env mut &'env ()>,
@@ -211,19 +211,28 @@ impl Job {
     /// Runs `f` with a scope for non-blocking transfers; all of them are complete when it returns, also by unwinding.
     #[track_caller]
     pub fn scope<'env, R>(&'env self, f: impl for<'s> FnOnce(&'s Scope<'s, 'env>) -> R) -> R {
-        let since = self.all().inner.pending.count();
-        let scope = Scope { job: self, since, _s: PhantomData, _env: PhantomData };
+        let depth = self.all().inner.pending.open_scope();
+        let scope = Scope { job: self, depth, _s: PhantomData, _env: PhantomData };
         // Also by unwinding: what was borrowed is not given back before the network has done with it.
-        let _completed = Completed(self, Site::here("the end of a scope"), since);
+        let _completed = Completed(self, Site::here("the end of a scope"), depth);
         f(&scope)
     }
 }
 
-struct Completed<'j>(&'j Job, Site, u64);
+struct Completed<'j>(&'j Job, Site, u32);
+
+struct Closed<'a>(&'a Inner);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.pending.close_scope();
+    }
+}
 
 impl Drop for Completed<'_> {
     fn drop(&mut self) {
         let inner = &self.0.all().inner;
+        let _closed = Closed(inner);
         inner.complete_started(self.1, self.2);
         inner.complete_far(self.1);
     }
@@ -274,7 +283,7 @@ impl<'s, 'env> Scope<'s, 'env> {
     pub fn wait_all(&'s self) {
         let inner = &self.job.all().inner;
         let site = Site::here("wait_all");
-        inner.complete_started(site, self.since);
+        inner.complete_started(site, self.depth);
         inner.complete_far(site);
         self.job.fence();
     }

@@ -114,7 +114,7 @@ fn a_rank_that_asks_again_and_again_is_ended() {
                     1 => assert!(locks.try_lock(0).is_none()),
                     2 => assert!(mailbox.try_receive().is_none()),
                     3 => job.poll(),
-                    4 => _ = job.block_on(semaphore.signaled()),
+                    4 => job.block_on(semaphore.signaled()),
                     5 => {
                         let notified = team.notify(None);
                         while !notified.test() {}
@@ -136,6 +136,30 @@ fn a_rank_that_asks_again_and_again_is_ended() {
         });
         assert!(said.starts_with("rank 0 on ") && said.ends_with("enough"), "case {case}: {said}");
     }
+}
+
+/// What was started in a scope is waited for at its end, not at that of one inside of it.
+#[test]
+fn scopes_wait_for_their_own() {
+    partage::test(2, |job| {
+        let (x, mut y) = ([job.rank().0], vec![]);
+        let told = job.semaphore().unwrap();
+        let signals = job.alloc_all::<Signal>(1).unwrap();
+        signals.put(job, told.signal());
+        job.barrier();
+        job.scope(|outer| {
+            if job.rank().0 == 1 {
+                told.wait();
+            }
+            let event = job.scope(|_| job.gather_all(&x).to(&mut y).start(outer));
+            if job.rank().0 == 0 {
+                job.post(signals.on(Rank(1)).get(job));
+            }
+            event.wait();
+        });
+        assert_eq!(y, [0, 1]);
+        job.barrier();
+    });
 }
 
 #[test]
@@ -372,7 +396,8 @@ fn elements_that_are_large() {
     // Elements are whole, also in letters that were asked to be short.
     partage::test(3, |job| {
         let sum = Commutative(|a: [u64; 8], b: [u64; 8]| std::array::from_fn(|i| a[i] + b[i]));
-        let said = catch_unwind(AssertUnwindSafe(|| job.all_reduce(&mut [[1; 8]], sum).algorithm("flat:mail@56").run()));
+        let said =
+            catch_unwind(AssertUnwindSafe(|| job.all_reduce(&mut [[1; 8]], sum).algorithm("flat:mail@56").run()));
         let why = said.expect_err("a letter is too short").downcast::<String>().expect("words");
         assert!(why.contains("cannot be taken: a letter has 56 bytes"), "{why}");
     });

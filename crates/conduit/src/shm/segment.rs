@@ -53,7 +53,8 @@ pub fn create(len: u64, huge: bool) -> std::io::Result<(OwnedFd, Backing)> {
     // Whoever goes beyond that limit is killed.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     if let Some(limit) = limit.filter(|limit| *limit < len) {
-        let why = format!("files have at most {limit} bytes here (ulimit -f); raise that, or set PARTAGE_SEGMENT lower");
+        let why =
+            format!("files have at most {limit} bytes here (ulimit -f); raise that, or set PARTAGE_SEGMENT lower");
         return Err(std::io::Error::other(why));
     }
     rustix::fs::ftruncate(&fd, len)?;

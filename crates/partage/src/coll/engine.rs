@@ -193,6 +193,8 @@ pub(crate) struct Task {
     first: Cell<u64>,
     /// Which of all that this rank has started it is.
     started: Cell<u64>,
+    /// The scope that it was started in, by how many there were.
+    depth: Cell<u32>,
     place: Place,
     /// Transfers from and to other nodes that are under way, if there were any.
     under_way: OnceCell<Box<RefCell<UnderWay>>>,
@@ -243,6 +245,7 @@ impl Task {
             parts: 1,
             first: Cell::new(0),
             started: Cell::new(0),
+            depth: Cell::new(0),
             place: Place::default(),
             under_way: OnceCell::new(),
             has_under_way: Cell::new(false),

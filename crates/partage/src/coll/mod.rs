@@ -415,7 +415,7 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
     }
 
     /// Starts it; it goes on whenever this rank waits for something or makes progress, and is complete when the event is. An exchange or permutation
-    /// in place passes what this rank's part has when it is started, whatever the sync mode.
+    /// in place passes what this rank's part has when it is started, whatever the sync mode; all ranks start it then, or none does.
     ///
     /// ```
     /// use partage::prelude::*;
@@ -445,7 +445,7 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
         }
         task.keep_combine(&self.meets);
         let task = Rc::new(task);
-        team.inner.start_task(&team.group, task.clone());
+        team.inner.start_task(&team.group, task.clone(), scope.depth);
         Event::collective(team, task, ())
     }
 

@@ -18,12 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 struct GivenUp<'a> {
     inner: &'a Inner,
     site: Site,
-    since: u64,
+    depth: u32,
 }
 
 impl GivenUp<'_> {
     fn is_one(&self, task: &Task) -> bool {
-        task.started.get() >= self.since
+        task.depth.get() >= self.depth
     }
 
     fn next(&self) -> Option<(Rc<Group>, Rc<Task>)> {
@@ -52,6 +52,8 @@ pub(crate) struct Pending {
     pub(super) all: RefCell<Vec<(Rc<Group>, Rc<Task>)>>,
     /// How many there were.
     count: Cell<u64>,
+    /// How many scopes there are, one inside the other.
+    scopes: Cell<u32>,
     /// Which one its rank waits for.
     waited_for: Cell<Option<u64>>,
 }
@@ -69,9 +71,15 @@ impl Pending {
         self.all.borrow().is_empty()
     }
 
-    /// How many there have been.
-    pub fn count(&self) -> u64 {
-        self.count.get()
+    /// A scope begins inside those that there are; how many there are then.
+    pub fn open_scope(&self) -> u32 {
+        self.scopes.set(self.scopes.get() + 1);
+        self.scopes.get()
+    }
+
+    /// The last one has ended.
+    pub fn close_scope(&self) {
+        self.scopes.set(self.scopes.get() - 1);
     }
 
     /// Says where the first one stands that has not ended, unless its rank waits for that one.
@@ -88,8 +96,9 @@ impl Pending {
 
 impl Inner {
     /// Starts a task, which goes on whenever this rank serves others.
-    pub(in super::super) fn start_task(self: &Rc<Self>, group: &Rc<Group>, task: Rc<Task>) {
+    pub(in super::super) fn start_task(self: &Rc<Self>, group: &Rc<Group>, task: Rc<Task>, depth: u32) {
         group.engine.begin(&task);
+        task.depth.set(depth);
         let Pending { all, count, .. } = &self.pending;
         task.started.set(count.replace(count.get() + 1));
         all.borrow_mut().push((group.clone(), task));
@@ -132,10 +141,10 @@ impl Inner {
         Err(Aborted)
     }
 
-    /// Waits for all that were started since there had been so many: the end of a scope. If the job ends, or one of them fails, they are given
+    /// Waits for all that were started in this scope, and in those inside of it: its end. If the job ends, or one of them fails, they are given
     /// up: the network is waited for, and nothing of them touches memory after that. Only then does this unwind.
-    pub fn complete_started(self: &Rc<Self>, site: Site, since: u64) {
-        let given_up = GivenUp { inner: self, site, since };
+    pub fn complete_started(self: &Rc<Self>, site: Site, depth: u32) {
+        let given_up = GivenUp { inner: self, site, depth };
         loop {
             // Nothing is borrowed while it waits.
             let Some((group, task)) = given_up.next() else { return };

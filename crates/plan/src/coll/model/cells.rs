@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Run;
-use crate::coll::{Buffer, Shape, Span};
+use crate::coll::{Buffer, Op, Shape, Span};
 
 pub struct Cells<'a> {
     runs: &'a [Run],
@@ -18,7 +18,7 @@ pub struct Cells<'a> {
 impl Cells<'_> {
     pub fn new(runs: &[Run]) -> Cells<'_> {
         let ranks = runs[0].shape.ranks;
-        let sizes: Vec<[usize; 2]> = runs.iter().flat_map(|r| sizes(&r.shape)).collect();
+        let sizes: Vec<[usize; 2]> = runs.iter().flat_map(|r| (0..ranks).map(|rank| sizes(&r.shape, rank))).collect();
         let data = sizes.iter().flatten().copied().max().unwrap_or(0);
         let scratch = runs.iter().flat_map(|r| r.plans.iter().map(|p| p.scratch)).max().unwrap_or(0);
         Cells { runs, ranks, sizes, data, scratch }
@@ -52,20 +52,20 @@ impl Cells<'_> {
     }
 }
 
-/// How long the source and the destination of each rank are: up to the end of what begins or must be there.
-fn sizes(shape: &Shape) -> Vec<[usize; 2]> {
-    let mut sizes = vec![[0; 2]; shape.ranks];
-    let mut has = |rank: usize, span: Span| {
-        let size = &mut sizes[rank][usize::from(span.buffer == Buffer::Dest)];
-        *size = (*size).max(span.at + span.len);
+/// How long the source and the destination of a rank are, by what the operation asks.
+fn sizes(shape: &Shape, rank: usize) -> [usize; 2] {
+    let (one, all) = (shape.len, (shape.ranks - 1) * shape.stride + shape.len);
+    let if_root = |len: usize| if shape.op.root() == Some(rank) { len } else { 0 };
+    let [source, dest] = match shape.op {
+        Op::Broadcast { .. } => [if_root(one), one],
+        // In place, the root's own block stays where it is.
+        Op::Scatter { .. } => [if_root(all), if shape.in_place { one - if_root(one) } else { one }],
+        Op::Gather { .. } => [one, if_root(all)],
+        Op::GatherAll => [one, all],
+        Op::Exchange => [all, all],
+        Op::Reduce { .. } => [one, if_root(one)],
+        Op::Permute { .. } | Op::AllReduce | Op::Prefix { .. } => [one, one],
     };
-    for block in 0..shape.blocks() {
-        let (rank, span) = shape.origin(block);
-        has(rank, span);
-        (0..shape.ranks).for_each(|rank| shape.target(rank, block).into_iter().for_each(|span| has(rank, span)));
-    }
-    for rank in (0..shape.ranks).filter(|&rank| shape.op.combines() && shape.has_result(rank)) {
-        has(rank, Span { buffer: Buffer::Dest, at: 0, len: shape.len });
-    }
-    sizes
+    // In place, what is in both is in the destination.
+    [if shape.in_place && dest > 0 { 0 } else { source }, dest]
 }
