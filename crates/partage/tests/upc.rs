@@ -249,7 +249,7 @@ fn blocksizeof() {
     partage::test(3, |job| {
         let layouts = [Layout::block_cyclic(10, 3), Layout::blocked(10), Layout::cyclic(7), Layout::on(0, 7)];
         for (layout, block) in layouts.into_iter().zip([3, 4, 1, 0]) {
-            assert_eq!(layout.clone().over(3).unwrap().block().unwrap_or(0), block);
+            assert_eq!(layout.over(3).unwrap().block().unwrap_or(0), block);
             let p = job.alloc_blocks_all::<u32>(layout).unwrap();
             assert_eq!(p.block(), block);
             job.free_blocks_all(p);
