@@ -98,7 +98,10 @@ impl Remote {
         let mut words = hosts.shell.clone();
         words.push(name.into());
         words.extend(hosts.agent.iter().map(|word| quoted(word, &hosts.shell[0])));
-        let (mut child, pid, pidfd) = spawn_shell(&words).map_err(failed)?;
+        // In a job over hosts that one's agent has named the node.
+        let inside = std::env::var_os("PARTAGE_PROTOCOL").is_some();
+        let of_the_node = |name: &OsStr| inside && name == "PARTAGE_NODE";
+        let (mut child, pid, pidfd) = spawn_shell(&words, of_the_node).map_err(failed)?;
         let ends = (child.stdout.take().map(OwnedFd::from), child.stdin.take().map(OwnedFd::from));
         let complaints = child.stderr.take().map(OwnedFd::from);
         let (Some(from), Some(to)) = ends else { return Err(Error::new("a pipe is missing")) };
@@ -106,9 +109,6 @@ impl Remote {
             rustix::io::ioctl_fionbio(pipe, true).map_err(|e| failed(e.into()))?;
         }
         let channel = Channel::new(from, to).map_err(failed)?;
-        // In a job over hosts that one's agent has named the node.
-        let inside = std::env::var_os("PARTAGE_PROTOCOL").is_some();
-        let of_the_node = |name: &OsStr| inside && name == "PARTAGE_NODE";
         let stays = |name: &OsStr| is_of_a_job(name) || is_of_a_host(name.as_encoded_bytes()) || of_the_node(name);
         let forwarded = std::env::vars_os().filter(|(name, _)| !stays(name));
         let plan = Plan {

@@ -80,11 +80,12 @@ pub(crate) fn spawn(spec: &Spec, program: &Path, process: usize, stdin: Stdio, p
 }
 
 /// Starts a remote shell with pipes for all three standard streams, in a session of its own: what the user types is not
-/// for it, and it has no terminal to ask for a password on.
-pub(crate) fn spawn_shell(words: &[OsString]) -> io::Result<(Child, Pid, OwnedFd)> {
+/// for it, and it has no terminal to ask for a password on. It does not get the variables for which `stays` says so.
+pub(crate) fn spawn_shell(words: &[OsString], stays: impl Fn(&OsStr) -> bool) -> io::Result<(Child, Pid, OwnedFd)> {
     let (program, args) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    std::env::vars_os().filter(|(name, _)| stays(name)).for_each(|(name, _)| _ = command.env_remove(name));
     // SAFETY: as above: one system call, which touches no memory of this process.
     unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
     watched(command.spawn()?)

@@ -112,6 +112,33 @@ fn a_lot_of_output_is_not_lost() {
     assert_eq!((ended.code, of("[0] line "), of("[1] line ")), (0, 20_000, 20_000), "{}", ended.err);
 }
 
+/// Without labels, too, whole lines come, though both hosts write at once.
+#[test]
+fn lines_are_not_torn() {
+    let script = r#"i=0; while [ $i -lt 20000 ]; do echo "line $PMI_RANK $i of a text that is a little longer"; i=$((i+1)); done"#;
+    let ended = exec().run("a,b", &["-n", "2", "sh", "-c", script]).end();
+    let whole = |line: &&str| line.starts_with("line ") && line.ends_with(" of a text that is a little longer");
+    assert_eq!((ended.code, ended.out.lines().filter(whole).count()), (0, 40_000), "{}", ended.err);
+}
+
+/// An agent that dies after its processes may have had something to tell.
+#[test]
+fn output_whose_end_is_lost() {
+    let script = r#"if [ $PMI_RANK = 1 ]; then (sleep 0.3; kill -9 $PPID) & else sleep 1; fi"#;
+    let ended = exec().run("a,b", &["-n", "2", "sh", "-c", script]).end();
+    ended.failed_soon(1, &["partage: host b: the end of what its processes wrote was lost"]);
+}
+
+/// The name of an agent's host is not that of the hosts of a job inside.
+#[test]
+fn a_job_over_hosts_in_a_job_over_hosts() {
+    let (outer, inner) = (exec(), exec());
+    let script =
+        format!("'{}' run --hosts c,d --rsh '{}' -n 2 sh -c 'echo $PARTAGE_NODE'", partage(), inner.path.display());
+    let ended = outer.run("a", &["-n", "1", "sh", "-c", &script]).end();
+    assert_eq!(sorted(ended.succeeded()), ["c", "d"]);
+}
+
 #[test]
 fn output_that_nobody_reads_for_a_while() {
     let rsh = exec();

@@ -206,12 +206,11 @@ impl<const D: usize> Grid<D> {
     pub fn neighbor(&self, by: [i64; D]) -> Option<Rank> {
         let mut at = self.me;
         for d in 0..D {
-            let there = (self.me[d] as i64).saturating_add(by[d]);
-            let inside = (0..self.dims[d] as i64).contains(&there);
-            if !inside && self.edges[d] == Edge::Open {
+            let (me, n) = (self.me[d] as i64, self.dims[d] as i64);
+            if self.edges[d] == Edge::Open && !(0..n).contains(&me.saturating_add(by[d])) {
                 return None;
             }
-            at[d] = there.rem_euclid(self.dims[d] as i64) as usize;
+            at[d] = (me + by[d].rem_euclid(n)).rem_euclid(n) as usize;
         }
         Some(self.rank_at(at))
     }

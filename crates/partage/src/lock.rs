@@ -325,13 +325,14 @@ impl<T: Pod> MutexPtr<T> {
     }
 
     /// Frees the lock; any rank may, null is ignored. If somebody holds it, it keeps its guard, and the memory is given back when
-    /// it drops it. A rank that waits for a lock that is freed panics.
+    /// it drops it. A rank that waits for a lock that is freed panics. Not in a function that was called: it may wait until those know.
     #[track_caller]
     pub fn free(self, job: &Job) {
         if self.is_null() {
             return;
         }
         let (inner, at, site) = (&job.all().inner, self.0.place(), Site::here("free_mutex"));
+        inner.may_wait(|| site);
         let what = Atomic::on_u64(Op::Or, lock::FREED);
         if !at.offset.is_multiple_of(Shape::<T>::ALIGN as u64) || !inner.may_lie(at, Shape::<T>::LEN) {
             refuse::<T>(inner, "free_mutex", self.place());
@@ -822,7 +823,7 @@ impl<T: Pod> Guard<'_, T> {
 
     /// It was freed while this rank had it, and nobody waits for it.
     fn was_freed(&self) {
-        if !std::thread::panicking() {
+        if self.unwinding || !std::thread::panicking() {
             let At { rank, offset } = self.place.at;
             Job::of(self.inner.clone()).free(GlobalPtr::<u8>::new(Rank(rank), offset));
         }

@@ -214,12 +214,19 @@ impl Job {
         let depth = self.all().inner.pending.open_scope();
         let scope = Scope { job: self, depth, _s: PhantomData, _env: PhantomData };
         // Also by unwinding: what was borrowed is not given back before the network has done with it.
-        let _completed = Completed(self, Site::here("the end of a scope"), depth);
+        let (site, unwinding) = (Site::here("the end of a scope"), std::thread::panicking());
+        let _completed = Completed { job: self, site, depth, unwinding };
         f(&scope)
     }
 }
 
-struct Completed<'j>(&'j Job, Site, u32);
+struct Completed<'j> {
+    job: &'j Job,
+    site: Site,
+    depth: u32,
+    /// Did the rank unwind already when it began? Then it does not end for that.
+    unwinding: bool,
+}
 
 struct Closed<'a>(&'a Inner);
 
@@ -231,10 +238,10 @@ impl Drop for Closed<'_> {
 
 impl Drop for Completed<'_> {
     fn drop(&mut self) {
-        let inner = &self.0.all().inner;
+        let inner = &self.job.all().inner;
         let _closed = Closed(inner);
-        inner.complete_started(self.1, self.2);
-        inner.complete_far(self.1);
+        inner.complete_started(self.site, self.depth, !self.unwinding && std::thread::panicking());
+        inner.complete_far(self.site);
     }
 }
 
@@ -283,7 +290,7 @@ impl<'s, 'env> Scope<'s, 'env> {
     pub fn wait_all(&'s self) {
         let inner = &self.job.all().inner;
         let site = Site::here("wait_all");
-        inner.complete_started(site, self.depth);
+        inner.complete_started(site, self.depth, false);
         inner.complete_far(site);
         self.job.fence();
     }

@@ -198,6 +198,11 @@ impl Launch {
             Told.fence().map_err(Error::start)?;
         }
         drop((serving, watching));
+        // Who ended it while it unwound may have caught that.
+        if node.is_aborted() {
+            let why = || "a rank that panicked, and went on, left others waiting for what it had started".into();
+            crew.first_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(why);
+        }
         if let Some(why) = crew.first_failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             panic!("{why}");
         }

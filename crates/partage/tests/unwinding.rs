@@ -93,6 +93,25 @@ fn a_panic_before_others_come_to_what_was_started() {
     assert!(said.starts_with("rank 0 on ") && said.ends_with("not yet"), "{said}");
 }
 
+/// That it was caught does not make it a success.
+#[test]
+fn a_panic_that_was_caught_before_others_come_to_what_was_started() {
+    let said = failing(2, |job| {
+        let mut x = [0u8; 10];
+        if job.rank().0 == 0 {
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                job.scope(|s| {
+                    let _event = job.broadcast(&mut x).root(TeamRank(1)).start(s);
+                    panic!("not yet");
+                })
+            }));
+            assert!(caught.is_err());
+        }
+        job.barrier();
+    });
+    assert!(said.contains("a rank that panicked, and went on, left others waiting"), "{said}");
+}
+
 /// Calls that do not wait end, too, when they are made again and again.
 #[test]
 fn a_rank_that_asks_again_and_again_is_ended() {

@@ -269,6 +269,7 @@ impl<'a> Job<'a> {
                     Some(host) => {
                         let why = format!("partage: host {host}: the end of what its processes wrote was lost");
                         self.fail(1, Some(why), None);
+                        continue;
                     }
                 }
             }
@@ -503,6 +504,7 @@ impl<'a> Job<'a> {
     fn end_with(&mut self, ended: Ended, grace: Duration) {
         self.ended = Some(ended);
         self.kill_at = Some(Instant::now() + grace);
+        self.closed = self.closed.map(|until| until.min(Instant::now() + GRACE_AGENT));
         if !self.going {
             self.members.iter_mut().for_each(|member| member.life = Life::Gone);
         }
@@ -595,7 +597,7 @@ impl<'a> Job<'a> {
 
     /// How long the end of what processes have written is waited for: that of a job that went well as long as any word.
     fn patience(&self) -> Duration {
-        let word = self.spec.heartbeat.unwrap_or(HEARTBEAT).max(GRACE_AGENT);
+        let word = self.spec.heartbeat.unwrap_or(HEARTBEAT).clamp(GRACE_AGENT, 6 * HEARTBEAT);
         if self.ended.is_none() { word } else { GRACE_AGENT }
     }
 

@@ -211,7 +211,7 @@ impl Tuner {
     }
 
     /// Writes the profile, and says what is new in it.
-    fn report(&self, finished: bool) -> Result<(), String> {
+    fn report(&mut self, finished: bool) -> Result<(), String> {
         let outcomes: Vec<&Outcome> = self.cells.iter().filter_map(|cell| self.work.find(cell)).collect();
         if outcomes.is_empty() {
             return Err("the time was over before anything was measured; give more --minutes".into());
@@ -244,7 +244,7 @@ impl Tuner {
         );
         out!("{}: {} entries; `partage info` shows what is in force", self.output.display(), rules.len());
         if finished {
-            self.work.finish(&self.cells);
+            self.work.finish(&self.cells)?;
         } else {
             let left = all - outcomes.len();
             eprintln!(
@@ -336,7 +336,8 @@ fn drop_hopeless(field: &mut Vec<Candidate>, times: f64) {
     field.retain(|c| c.stays || cost_of(c) <= times * best);
 }
 
-/// The rules of a profile that is there already, for what was not measured now: other calls, and other lengths.
+/// The rules of a profile that is there already, for what was not measured now: other calls, and lengths
+/// that no measured one stands for.
 fn kept(path: &Path, made: &Made, measured: &[&Outcome]) -> Vec<(String, String)> {
     let old = std::fs::read_to_string(path).ok().and_then(|text| Profile::parse(&text).ok());
     let Some(old) = old.filter(|old| old.made.differs(made).is_none()) else { return vec![] };

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 pub struct Work {
     path: PathBuf,
     file: File,
+    /// The first line of the file.
+    first: String,
     outcomes: Vec<Outcome>,
 }
 
@@ -35,14 +37,14 @@ impl Work {
             if !old.ends_with('\n') {
                 file.write_all(b"\n").map_err(wrong)?;
             }
-            return Ok(Work { path, file, outcomes });
+            return Ok(Work { path, file, first, outcomes });
         }
         if !fresh && lines.next().is_some() {
             eprintln!("partage: tune: {}: its cells were measured with other settings: it begins anew", path.display());
         }
         let mut file = File::create(&path).map_err(wrong)?;
         file.write_all(format!("{first}\n").as_bytes()).map_err(wrong)?;
-        Ok(Work { path, file, outcomes: vec![] })
+        Ok(Work { path, file, first, outcomes: vec![] })
     }
 
     /// What a cell came to.
@@ -64,12 +66,18 @@ impl Work {
         written.map_err(|e| format!("{}: {e}", self.path.display()))
     }
 
-    /// All of these cells are done. What others came to stays, for a run that goes on with those.
-    pub fn finish(&self, cells: &[Cell]) {
+    /// All of these cells are done, and in the profile. What others came to stays, for a run that goes on with those.
+    pub fn finish(&mut self, cells: &[Cell]) -> Result<(), String> {
         let done: Vec<(String, usize)> = cells.iter().map(|cell| (cell.head(), cell.bytes)).collect();
-        if self.outcomes.iter().all(|o| done.iter().any(|(head, bytes)| *bytes == o.bytes && *head == o.head)) {
+        self.outcomes.retain(|o| !done.iter().any(|(head, bytes)| *bytes == o.bytes && *head == o.head));
+        if self.outcomes.is_empty() {
             self.remove();
+            return Ok(());
         }
+        let lines = self.outcomes.iter().map(Outcome::line).fold(self.first.clone(), |all, line| all + "\n" + &line);
+        let new = self.path.with_extension("part.new");
+        let written = std::fs::write(&new, lines + "\n").and_then(|()| std::fs::rename(&new, &self.path));
+        written.map_err(|e| format!("{}: {e}", self.path.display()))
     }
 
     fn remove(&self) {
@@ -125,9 +133,11 @@ mod tests {
             work.push(line.parse().unwrap()).unwrap();
         }
         let short: Vec<Cell> = cells.iter().filter(|cell| cell.bytes == 8).cloned().collect();
-        work.finish(&short);
-        assert_eq!(Work::open(&profile, "a", false).unwrap().outcomes.len(), cells.len());
-        work.finish(&cells);
+        work.finish(&short).unwrap();
+        let mut work = Work::open(&profile, "a", false).unwrap();
+        assert_eq!(work.outcomes.len(), cells.len() - short.len());
+        assert!(short.iter().all(|cell| work.find(cell).is_none()));
+        work.finish(&cells).unwrap();
         assert!(!work.path.exists());
     }
 }

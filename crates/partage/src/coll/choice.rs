@@ -314,7 +314,7 @@ impl Engine {
         while part > grain && !fits(part) {
             part = whole(part / 2);
         }
-        (call.len == 0 || fits(part)).then_some(part)
+        fits(part.min(call.len)).then_some(part)
     }
 
     fn choose(&self, inner: &Inner, call: &Call) -> Algorithm {

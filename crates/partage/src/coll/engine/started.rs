@@ -141,9 +141,9 @@ impl Inner {
         Err(Aborted)
     }
 
-    /// Waits for all that were started in this scope, and in those inside of it: its end. If the job ends, or one of them fails, they are given
+    /// Waits for all that were started in this scope, and in those inside of it: its end, by which its rank may unwind. If the job ends, or one of them fails, they are given
     /// up: the network is waited for, and nothing of them touches memory after that. Only then does this unwind.
-    pub fn complete_started(self: &Rc<Self>, site: Site, depth: u32) {
+    pub fn complete_started(self: &Rc<Self>, site: Site, depth: u32, unwinds: bool) {
         let given_up = GivenUp { inner: self, site, depth };
         loop {
             // Nothing is borrowed while it waits.
@@ -152,7 +152,7 @@ impl Inner {
             let failed = task.busy.get();
             let waited = match failed || self.is_ending() {
                 true => Err(Aborted),
-                false if std::thread::panicking() => self.wait_unwinding(&group, &task),
+                false if unwinds => self.wait_unwinding(&group, &task),
                 false => self.wait_for_task(&group, &task),
             };
             if waited.is_err() {

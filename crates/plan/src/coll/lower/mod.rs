@@ -318,8 +318,8 @@ impl<'a> Lowering<'a> {
         }
         if leave == Out::All {
             self.arrive();
-            // The root of a gather has received from all, so it knows that all is done.
-            if shape.op != (Op::Gather { root: me }) {
+            // The root of a gather has received from all, so it knows that all is done; unless there was nothing.
+            if shape.op != (Op::Gather { root: me }) || shape.len == 0 {
                 self.meet();
             }
         }

@@ -204,8 +204,8 @@ impl Lowering<'_> {
         }
         if leave == Out::All {
             self.arrive();
-            // The root has received from all, so it knows that all is done.
-            if shape.op != (Op::Reduce { root: me }) {
+            // The root has received from all, so it knows that all is done; unless there was nothing.
+            if shape.op != (Op::Reduce { root: me }) || shape.len == 0 {
                 self.meet();
             }
         }
