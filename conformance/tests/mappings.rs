@@ -243,6 +243,9 @@ fn what_fabrics_ask_for() {
         suite(2, 2, if is_every() || demands == "all" { &some[..3] } else { &some });
     }
     suite(3, 3, &[APART, SHORT, demanding("all"), ("PARTAGE_PROGRESS", "none")]);
+    // Long transfers, and signals with data, in many pieces.
+    suite(2, 2, &[APART, SHORT, demanding("longest=70001"), ("ONLY", "every")]);
+    suite(3, 2, &[APART, SHORT, demanding("longest=70001"), ("PARTAGE_SIGNAL", "data"), WAYS]);
 }
 
 /// The same for atomics of the network, and for signals by every way.

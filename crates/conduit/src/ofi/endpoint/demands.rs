@@ -16,6 +16,7 @@
 //! | `data4` | data that does not fit 4 bytes |
 //! | `cost=NS` | nothing, but to register a page takes so many nanoseconds |
 //! | `limit=BYTES` | registrations beyond so many bytes, with `ENOMEM` |
+//! | `longest=BYTES` | operations of more bytes than that |
 //! | `sends=N` | nothing, but there is room for so many messages under way, and none is injected: who sends more finds none, and later ones may overtake them |
 //!
 //! Other than a fabric would it does not find out who writes to memory that is under way.
@@ -42,6 +43,7 @@ pub struct Demands {
     data4: bool,
     cost: u64,
     limit: Option<u64>,
+    longest: Option<u64>,
     sends: Option<u64>,
 }
 
@@ -98,6 +100,7 @@ impl FromStr for Demands {
                 }
                 "cost" => all.cost = number()?,
                 "limit" => all.limit = Some(number()?),
+                "longest" => all.longest = Some(number()?),
                 "sends" => match number()? {
                     0 => return Err(format!("{word}: without room for one message there is no job")),
                     n => all.sends = Some(n),
@@ -235,6 +238,9 @@ impl Shim {
             if self.demands.data4 {
                 (*(*info).domain_attr).cq_data_size = 4.min((*(*info).domain_attr).cq_data_size);
             }
+            if let Some(longest) = self.demands.longest {
+                (*(*info).ep_attr).max_msg_size = (longest as usize).min((*(*info).ep_attr).max_msg_size);
+            }
         }
     }
 
@@ -266,6 +272,9 @@ impl Shim {
 
     /// Is this memory described by that?
     fn check(&self, call: &str, memory: *const c_void, len: usize, desc: *mut c_void) -> Result<(), isize> {
+        if self.demands.longest.is_some_and(|longest| len as u64 > longest) {
+            return Err(refused(call, "more bytes than one operation may have"));
+        }
         if !self.demands.local {
             return Ok(());
         }
