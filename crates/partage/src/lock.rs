@@ -355,15 +355,7 @@ impl<T: Pod> MutexPtr<T> {
                     inner.atomic_far(site, at, take);
                 }
                 let by = if near { By::Word(mine) } else { By::Home };
-                drop(Guard {
-                    inner,
-                    place: self.place(),
-                    at: site.at,
-                    by,
-                    changed: false,
-                    unwinding: std::thread::panicking(),
-                    value: T::zeroed(),
-                });
+                drop(Guard::new(inner, self.place(), site.at, by, T::zeroed()));
             }
             Some(_) => {}
             None => refuse::<T>(inner, "free_mutex", self.place()),
@@ -488,25 +480,9 @@ fn take<'a, T: Pod>(inner: &'a Rc<Inner>, place: Place) -> Guard<'a, T> {
         let mine = inner.seat.owner(at);
         if cell.try_take(mine) || take_slowly(inner, cell, mine, place, at) {
             let value = reach.get(value_of::<T>(there)).expect("behind its lock");
-            return Guard {
-                inner,
-                place,
-                at,
-                by: By::Word(mine),
-                changed: false,
-                unwinding: std::thread::panicking(),
-                value,
-            };
+            return Guard::new(inner, place, at, By::Word(mine), value);
         }
-        return Guard {
-            inner,
-            place,
-            at,
-            by: By::Nothing,
-            changed: false,
-            unwinding: std::thread::panicking(),
-            value: T::zeroed(),
-        };
+        return Guard::new(inner, place, at, By::Nothing, T::zeroed());
     }
     take_far(inner, place, Site { call: "lock", at }, true).expect("it waited")
 }
@@ -524,15 +500,7 @@ fn try_take<'a, T: Pod>(inner: &'a Rc<Inner>, place: Place) -> Option<Guard<'a, 
             return None;
         }
         let value = reach.get(value_of::<T>(there)).expect("behind its lock");
-        return Some(Guard {
-            inner,
-            place,
-            at,
-            by: By::Word(mine),
-            changed: false,
-            unwinding: std::thread::panicking(),
-            value,
-        });
+        return Some(Guard::new(inner, place, at, By::Word(mine), value));
     }
     take_far(inner, place, Site { call: "try_lock", at }, false)
 }
@@ -625,15 +593,7 @@ fn take_far<'a, T: Pod>(inner: &'a Rc<Inner>, place: Place, site: Site, waits: b
         refuse::<T>(inner, site.call, place);
     }
     let (told, me) = (inner.seat.told(), inner.rank);
-    let mut guard = Guard {
-        inner,
-        place,
-        at: site.at,
-        by: By::Home,
-        changed: false,
-        unwinding: std::thread::panicking(),
-        value: T::zeroed(),
-    };
+    let mut guard = Guard::new(inner, place, site.at, By::Home, T::zeroed());
     told.begin_lock();
     // It may wait for room.
     inner.request(site, Rank(place.at.rank), LOCK, bytes_of(&ask::<T>(place, waits)), site.at.to_string().as_bytes());
@@ -725,7 +685,12 @@ impl<T: Pod> Drop for Guard<'_, T> {
     }
 }
 
-impl<T: Pod> Guard<'_, T> {
+impl<'a, T: Pod> Guard<'a, T> {
+    #[inline(always)]
+    fn new(inner: &'a Rc<Inner>, place: Place, at: &'static Location<'static>, by: By, value: T) -> Self {
+        Guard { inner, place, at, by, changed: false, unwinding: std::thread::panicking(), value }
+    }
+
     /// Not by who unwinds with it.
     #[inline(always)]
     fn is_to_be_written(&self) -> bool {
