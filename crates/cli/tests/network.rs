@@ -96,6 +96,7 @@ fn ranks() {
             ("computing", _) => computing(job, cells),
             ("hang", _) => hang(job, cells),
             ("inside", _) => inside(job, cells),
+            ("many puts", _) => many_puts(job, cells),
             _ => {}
         }
         job.quiet();
@@ -297,7 +298,14 @@ fn inside(job: &Job, cells: GlobalPtr<u64>) {
     let (there, mut row) = (cells.on(last), vec![7u64; 1 << 20]);
     there.put(job, 1);
     let domain = job.atomic_domain::<u64>(&[Op::Add]).unwrap();
+    let (come, mailbox) = (job.semaphore().unwrap(), job.mailbox::<u64>(1).unwrap());
+    let locks = job.mutexes::<u64>(Layout::cyclic(4)).unwrap();
+    let signals = job.alloc_all::<Signal>(1).unwrap();
+    signals.put(job, come.signal());
+    let (word, mut all) = ([1u64], vec![]);
     job.barrier();
+    let signal = signals.on(last).get(job);
+    let held = (job.rank() == last).then(|| locks.lock(0));
     if call == "atomic of a domain" {
         domain.at(there.at(job)).add(1);
     }
@@ -329,9 +337,33 @@ fn inside(job: &Job, cells: GlobalPtr<u64>) {
                 job.scope(|s| s.get_ptr(there, &mut row).wait().len());
             }
             "alloc_all" => drop(job.alloc_all::<u64>(1000)),
+            "put_signal" => {
+                there.put_signal(job, &row, signal, 1);
+                job.quiet();
+            }
+            "semaphore" => come.wait(),
+            "mailbox" => _ = mailbox.receive(),
+            "lock" => drop(locks.lock(0)),
+            "collective" => job.gather_all(&word).to(&mut all).run(),
+            "long collective" => job.all_reduce(&mut row, Sum).run(),
+            "team" => drop(job.team([job.rank(), last])),
             _ => job.barrier(),
         }
+        assert!(held.is_none());
     }
+}
+
+/// Many puts and gets at a time, to all others.
+fn many_puts(job: &Job, cells: GlobalPtr<u64>) {
+    let (me, row) = (job.rank(), vec![job.rank().0.into(); 2000]);
+    let mut back = vec![vec![0u64; 2000]; 50];
+    for to in job.ranks().filter(|&r| r != me) {
+        let there = |i: usize| cells.on(to).add((50 * me.index() + i) * 2000);
+        job.scope(|s| (0..50).for_each(|i| drop(s.put_ptr(there(i), &row))));
+        job.scope(|s| back.iter_mut().enumerate().for_each(|(i, back)| drop(s.get_ptr(there(i), back))));
+        assert!(back.iter().all(|back| *back == row), "{me} to {to}");
+    }
+    job.barrier();
 }
 
 /// How the four ranks of a job are on nodes.
@@ -760,5 +792,33 @@ fn killed_in_the_midst_of_messages() {
 
 #[test]
 fn killed_in_the_midst_of_meetings() {
-    killed_inside(&[("barrier", "barrier"), ("alloc_all", "alloc_all")]);
+    killed_inside(&[("barrier", "barrier"), ("alloc_all", "alloc_all"), ("team", "team")]);
+}
+
+#[test]
+fn killed_in_the_midst_of_signals() {
+    killed_inside(&[("put_signal", "put_signal"), ("semaphore", "wait"), ("mailbox", "receive"), ("lock", "lock")]);
+}
+
+#[test]
+fn killed_in_the_midst_of_collectives() {
+    killed_inside(&[("collective", "gather_all"), ("long collective", "all_reduce")]);
+}
+
+/// No more is under way than that, and the rest waits its turn. Without the setting there would be more.
+#[test]
+fn puts_under_way_are_bounded() {
+    let nodes = Nodes::Apart;
+    if let Err(why) = libfabric() {
+        return skipped(&why);
+    }
+    let many = |most: &str| {
+        let job = nodes.job("many puts").env("PARTAGE_TEST_DEMANDS", "transfers=4");
+        job.env("PARTAGE_PUTS_UNDER_WAY", most).end()
+    };
+    let refusal = "more under way than there may be";
+    many("4").succeeded();
+    // What is refused is tried again, so it may end well all the same.
+    let ended = many("5");
+    assert!(ended.err.contains(refusal), "{ended:#?}");
 }

@@ -81,6 +81,7 @@ impl Net {
                 self.hungry.store(true, Relaxed);
                 return false;
             };
+            bounce.process.store(process as u32, Relaxed);
             // SAFETY: taken just now: nobody else uses it, and the network only until `sent`, or not at all if it is not
             // accepted. It stays as long as the endpoint, as receive buffers do.
             let posted = unsafe {

@@ -130,7 +130,8 @@ impl Net {
             self.say_hello(ranks, ranks.first_process(n));
         }
         let recent = |time: Duration| time < heart.limit * (BEATS - 1) / BEATS;
-        let lives = |process: &usize| address(&self.addresses[*process]).and_then(heard_by_kernel).is_some_and(recent);
+        let heard = |host: IpAddr| heard_by_kernel(host, heart.limit);
+        let lives = |process: &usize| address(&self.addresses[*process]).and_then(heard).is_some_and(recent);
         let process = heart.lost().map(|n| ranks.first_process(n)).find(|process| !lives(process))?;
         let host = |process: usize| host(node, process);
         let (here, limit) = (host(ranks.process()), heart.limit.as_secs_f64());
@@ -153,7 +154,7 @@ impl Net {
 }
 
 /// The host of a process.
-fn host(node: &Node, process: usize) -> String {
+pub(super) fn host(node: &Node, process: usize) -> String {
     let ranks = node.ranks();
     let rank = (0..ranks.count()).find(|&rank| ranks.place(rank).0 == process).expect("a process has a rank");
     node.host_of(rank).0.to_string()
@@ -165,10 +166,35 @@ fn address(text: &str) -> Option<IpAddr> {
 }
 
 /// How long this process's TCP connections to that host are silent, the least of them; none, if there are none.
-fn heard_by_kernel(host: IpAddr) -> Option<Duration> {
+fn heard_by_kernel(host: IpAddr, limit: Duration) -> Option<Duration> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?;
     let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    numbers.filter(|&fd| peer(fd) == Some(host)).filter_map(silence).min()
+    let lines: Vec<Line> = numbers.filter(|&fd| peer(fd) == Some(host)).filter_map(line).collect();
+    silence(&lines, limit)
+}
+
+/// Linux asks whether there is room at least so often (TCP_RTO_MAX), however often it has asked before.
+const PAUSE_MOST: Duration = Duration::from_secs(120);
+
+/// What is known of a connection that is open.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    /// How long ago anything was acknowledged.
+    heard: Duration,
+    /// How long nothing is to be heard since nothing is asked.
+    pause: Duration,
+    /// Something was sent more than twice, and is not acknowledged.
+    unanswered: bool,
+}
+
+/// How long ago one of these connections to a host should have been acknowledged something, the least of them.
+///
+/// Where something was sent on another one in vain, for longer than silence may last, one on which nothing is asked tells
+/// nothing.
+fn silence(lines: &[Line], limit: Duration) -> Option<Duration> {
+    let in_vain = lines.iter().any(|line| line.unanswered && line.heard >= limit);
+    let pause = |line: &Line| if in_vain { Duration::ZERO } else { line.pause };
+    lines.iter().map(|line| line.heard.saturating_sub(pause(line))).min()
 }
 
 /// Whom a descriptor is connected to, if it is a socket and is.
@@ -196,17 +222,21 @@ fn peer(fd: i32) -> Option<IpAddr> {
     }
 }
 
-/// How long ago this connection should have been acknowledged something; none, if it is not open.
+/// What is known of this connection; none, if it is not open.
 ///
 /// A process that does not read leaves no room for more. Then the kernel asks now and then whether there is some, each time
 /// after twice the time, and whoever lives answers: until it asks again, nothing is to be heard. (It does not ask while
-/// anything is not acknowledged, and counts what it asked without answer.)
-fn silence(fd: i32) -> Option<Duration> {
+/// anything is not acknowledged, and counts what it asked without answer.) All of that pause is believed: else jobs would
+/// end whose processes were stopped for a minute.
+fn line(fd: i32) -> Option<Line> {
     let info = tcp_info(fd)?;
     let asks = info.tcpi_unacked == 0 && info.tcpi_backoff > 0 && info.tcpi_probes <= 1;
     let pause = if asks { u64::from(info.tcpi_rto) << info.tcpi_backoff.min(20) } else { 0 };
-    let heard = Duration::from_millis(info.tcpi_last_ack_recv.into());
-    Some(heard.saturating_sub(Duration::from_micros(pause)))
+    Some(Line {
+        heard: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+        pause: Duration::from_micros(pause).min(PAUSE_MOST),
+        unanswered: info.tcpi_unacked > 0 && info.tcpi_retransmits > 1,
+    })
 }
 
 /// What the kernel knows of a connection, if it is open.
@@ -269,9 +299,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         std::io::Write::write_all(&mut stream, b"nobody accepts this").unwrap();
-        assert!(heard_by_kernel([127, 0, 0, 1].into()).unwrap() < Duration::from_secs(60));
+        let heard = |host: [u8; 4]| heard_by_kernel(host.into(), Duration::from_secs(1));
+        assert!(heard([127, 0, 0, 1]).unwrap() < Duration::from_secs(60));
         // Reserved for documentation: nobody has it.
-        assert_eq!(heard_by_kernel([192, 0, 2, 1].into()), None);
+        assert_eq!(heard([192, 0, 2, 1]), None);
         assert_eq!(address("10.0.0.2:41234"), Some([10, 0, 0, 2].into()));
         assert_eq!(address("a name of 3 bytes"), None);
     }
@@ -290,11 +321,28 @@ mod tests {
         loop {
             let info = tcp_info(fd).unwrap();
             if info.tcpi_last_ack_recv > 700 {
-                assert!(silence(fd).unwrap() < Duration::from_millis(350), "{:?}", silence(fd));
+                let line = line(fd).unwrap();
+                assert!(silence(&[line], Duration::from_secs(1)).unwrap() < Duration::from_millis(350), "{line:?}");
+                assert!(!line.unanswered && line.pause <= PAUSE_MOST, "{line:?}");
                 break;
             }
             assert!(begun.elapsed() < Duration::from_secs(30), "it is asked often");
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    #[test]
+    fn a_pause_is_not_believed_where_something_was_sent_in_vain() {
+        let seconds = Duration::from_secs;
+        let (limit, asks) = (seconds(10), Line { heard: seconds(50), pause: seconds(60), unanswered: false });
+        let of = |heard: u64, unanswered: bool| Line { heard: seconds(heard), pause: Duration::ZERO, unanswered };
+        assert_eq!(silence(&[], limit), None);
+        assert_eq!(silence(&[asks], limit), Some(Duration::ZERO));
+        // Nothing was sent on the other one, or not long ago.
+        assert_eq!(silence(&[asks, of(40, false)], limit), Some(Duration::ZERO));
+        assert_eq!(silence(&[asks, of(9, true)], limit), Some(Duration::ZERO));
+        assert_eq!(silence(&[asks, of(40, true)], limit), Some(seconds(40)));
+        // Somebody was heard after all.
+        assert_eq!(silence(&[asks, of(40, true), of(1, false)], limit), Some(seconds(1)));
     }
 }

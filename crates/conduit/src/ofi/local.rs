@@ -28,6 +28,8 @@ pub(super) struct Local {
     known: RwLock<BTreeMap<usize, (usize, Desc)>>,
     for_good: Mutex<Vec<Region>>,
     cache: Mutex<Cache<Region>>,
+    /// Memory that its owner keeps and nobody may write to: it is not in the cache, and registered when it is read.
+    read_only: Mutex<Vec<Range<usize>>>,
     once: AtomicU64,
     copied: AtomicU64,
 }
@@ -62,9 +64,9 @@ pub struct Registrations {
 impl Local {
     /// With a cache of at most so many bytes.
     pub fn new(endpoint: &Endpoint, most: u64) -> Local {
-        let (known, for_good, once, copied) = Default::default();
+        let (known, for_good, read_only, once, copied) = Default::default();
         let cache = Mutex::new(Cache::new(most, ENTRIES));
-        Local { needed: endpoint.needs_local_registration(), known, for_good, cache, once, copied }
+        Local { needed: endpoint.needs_local_registration(), known, for_good, cache, read_only, once, copied }
     }
 
     /// Must memory be registered?
@@ -110,6 +112,10 @@ impl Local {
                 tried => return tried,
             }
         }
+    }
+
+    fn read_only(&self) -> MutexGuard<'_, Vec<Range<usize>>> {
+        self.read_only.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cache(&self) -> MutexGuard<'_, Cache<Region>> {
@@ -222,8 +228,8 @@ impl Net {
             self.endpoint.register_local(range.start.cast_mut(), memory.len().min(LARGEST), written)
         };
         let again_to_be_written = again(true);
-        // What nobody may write to is registered when it is read.
         if again_to_be_written.as_ref().is_err_and(|why| !why.wants_room()) && again(false).is_ok() {
+            self.local.read_only().push(start..end);
             return Ok(());
         }
         Err(again_to_be_written.err().map_or_else(|| "there was no room for it".into(), |why| why.to_string()))
@@ -233,7 +239,13 @@ impl Net {
     pub fn forget(&self, memory: &[u8]) {
         if self.local.needed && !memory.is_empty() {
             let range = memory.as_ptr_range();
-            self.local.cache().forget(range.start.addr()..range.end.addr());
+            let range = range.start.addr()..range.end.addr();
+            // Others may keep the same pages: what the cache does not have is not taken from it.
+            let mut read_only = self.local.read_only();
+            match read_only.iter().position(|other| *other == range) {
+                Some(i) => _ = read_only.swap_remove(i),
+                None => self.local.cache().forget(range),
+            }
         }
     }
 

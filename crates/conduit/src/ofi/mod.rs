@@ -53,6 +53,7 @@ use bytemuck::{Pod, Zeroable};
 use endpoint::demands::Demands;
 use endpoint::{Asked, Endpoint, Peer};
 use heartbeat::Heard;
+use interfaces::Interface;
 use local::Local;
 use rma::Ops;
 use segment::{Extent, Named, Names, Regions};
@@ -128,6 +129,9 @@ impl Default for Settings {
     }
 }
 
+/// So many addresses of a process are told.
+const TOLD: usize = 8;
+
 /// Where a process is, as networks see it.
 #[derive(Clone, Copy, Debug, Pod, Zeroable, PartialEq, Eq)]
 #[repr(C)]
@@ -136,8 +140,9 @@ pub struct Whereabouts {
     pub machine: [u64; 2],
     /// The network namespace: processes with the same one share the loopback interface.
     namespace: u64,
-    /// Addresses that are up, as four bytes, and the length of their prefix; the loopback interface is left out.
-    addresses: [[u8; 8]; 8],
+    /// Addresses that are up, as four bytes, and the length of their prefix; the loopback interface is left out, and those
+    /// for which there is no room.
+    addresses: [[u8; 8]; TOLD],
 }
 
 impl Whereabouts {
@@ -150,7 +155,7 @@ impl Whereabouts {
             u64::from_str_radix(&hex, 16).unwrap_or(0)
         };
         let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |m| m.ino());
-        Whereabouts { machine: [half(0), half(1)], namespace, addresses: addresses() }
+        Whereabouts { machine: [half(0), half(1)], namespace, addresses: addresses(interfaces::interfaces()) }
     }
 
     fn addresses(&self) -> impl Iterator<Item = (Ipv4Addr, u32)> + '_ {
@@ -164,14 +169,26 @@ impl Whereabouts {
     }
 }
 
-/// The addresses of this process's interfaces.
-fn addresses() -> [[u8; 8]; 8] {
-    let mut out = [[0; 8]; 8];
-    for (place, found) in out.iter_mut().zip(interfaces::interfaces().into_iter().filter(|i| !i.is_loopback)) {
+/// The addresses of these interfaces, as far as there is room.
+fn addresses(mut all: Vec<Interface>) -> [[u8; 8]; TOLD] {
+    all.retain(|i| !i.is_loopback);
+    all.sort_by_key(unlikeliness);
+    let mut out = [[0; 8]; TOLD];
+    for (place, found) in out.iter_mut().zip(all) {
         place[..4].copy_from_slice(&found.address.octets());
         place[4] = found.prefix.max(1);
     }
     out
+}
+
+/// How little is to be said for that other hosts are reached by it: those of containers and virtual machines come last, of
+/// which a host may have many, and before them those whose subnet has room for no more than two.
+fn unlikeliness(interface: &Interface) -> u8 {
+    const INSIDE: [&str; 10] = ["docker", "br-", "virbr", "veth", "vnet", "cni", "flannel", "cali", "lxc", "podman"];
+    match INSIDE.iter().any(|begin| interface.name.starts_with(begin)) {
+        true => 2,
+        false => u8::from(interface.prefix > 30),
+    }
 }
 
 /// The interface by which this process reaches all others.
@@ -673,7 +690,7 @@ mod tests {
     use super::*;
 
     fn at(machine: u64, namespace: u64, addresses: &[([u8; 4], u8)]) -> Whereabouts {
-        let mut w = Whereabouts { machine: [machine, 0], namespace, addresses: [[0; 8]; 8] };
+        let mut w = Whereabouts { machine: [machine, 0], namespace, addresses: [[0; 8]; TOLD] };
         for (place, (address, prefix)) in w.addresses.iter_mut().zip(addresses) {
             place[..4].copy_from_slice(address);
             place[4] = *prefix;
@@ -694,6 +711,25 @@ mod tests {
         let (d, e) = (at(1, 1, &[bridge, ([10, 1, 0, 1], 24)]), at(2, 1, &[bridge, ([10, 1, 0, 2], 24)]));
         assert_eq!(choose(&[d, e], 0).as_deref(), Some("10.1.0.1"));
         assert_eq!(choose(&[at(1, 1, &[]), c], 0), None);
+    }
+
+    #[test]
+    fn bridges_for_containers_leave_room_for_others() {
+        let interface = |name: &str, address: [u8; 4], prefix: u8| {
+            let (name, address) = (name.to_string(), Ipv4Addr::from(address));
+            Interface { name, address, prefix, is_loopback: address.is_loopback() }
+        };
+        let bridge = |i: u8| interface(&format!("br-{i}"), [172, 17 + i, 0, 1], 16);
+        let mut all: Vec<Interface> = (0..20).map(bridge).collect();
+        all.insert(0, interface("lo", [127, 0, 0, 1], 8));
+        all.push(interface("ppp0", [10, 9, 0, 1], 32));
+        all.extend([interface("eth0", [192, 168, 0, 1], 24), interface("ib0", [10, 77, 0, 1], 16)]);
+        let here = Whereabouts { addresses: addresses(all), ..at(1, 1, &[]) };
+        let told: Vec<(Ipv4Addr, u32)> = here.addresses().collect();
+        let expect = [([192, 168, 0, 1], 24), ([10, 77, 0, 1], 16), ([10, 9, 0, 1], 32), ([172, 17, 0, 1], 16)];
+        assert_eq!(told[..4], expect.map(|(address, prefix): ([u8; 4], u32)| (Ipv4Addr::from(address), prefix)));
+        assert_eq!(told.len(), TOLD);
+        assert_eq!(choose(&[here, at(2, 1, &[([10, 77, 3, 2], 16)])], 0).as_deref(), Some("10.77.0.1"));
     }
 
     #[test]

@@ -24,7 +24,7 @@
 use super::am::{self, Desk, Early, Message, OF_BOUNCE, OF_BUFFER, OF_OP};
 use super::endpoint::{Broken, Entry};
 use super::fi::FI_ETRUNC;
-use super::heartbeat::Heart;
+use super::heartbeat::{Heart, host};
 use super::{Net, Seat, one_more};
 use crate::shm::Node;
 use crate::sync::{ticks, ticks_per_us};
@@ -93,7 +93,7 @@ impl Net {
                 drop(early);
                 match self.too_long(&broken) {
                     Some(buffer) => self.leave_buffer(buffer),
-                    None => self.broke(&broken.to_string()),
+                    None => self.broke(&self.with_whom(node, &broken)),
                 }
                 return false;
             }
@@ -239,6 +239,22 @@ impl Net {
         let buffer = (word & 0xff == OF_BUFFER).then_some((word >> 8) as usize)?;
         self.strays.fetch_add(1, Relaxed);
         Some(buffer)
+    }
+
+    /// What has failed, and with whom, if that is known.
+    fn with_whom(&self, node: &Node, broken: &Broken) -> String {
+        // SAFETY: null, or a context of ours, as in `sort`.
+        let word = unsafe { broken.context.as_ref() }.map_or(0, |context| context.word);
+        let which = (word >> 8) as usize;
+        let (what, process) = match word & 0xff {
+            OF_OP => ("a transfer with", self.partner(which)),
+            OF_BOUNCE => ("a message to", self.bounces[which].process.load(Relaxed) as usize),
+            _ => return broken.to_string(),
+        };
+        let (host, address) = (host(node, process), &self.addresses[process]);
+        format!(
+            "{what} process {process} on {host}, {address}: {broken}; that process has ended, or the link to its host is cut"
+        )
     }
 
     /// The data of a put has taken a receive buffer.

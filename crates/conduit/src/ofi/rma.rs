@@ -25,7 +25,7 @@ use crate::shm::{self, LONG, Node};
 use crate::sync::ticks;
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 /// Operations of one rank that can be under way.
 pub const TOKENS: usize = 256;
@@ -50,6 +50,8 @@ pub(super) struct Ops {
 pub(super) struct Op {
     context: UnsafeCell<Context>,
     busy: AtomicBool,
+    /// With which process it is.
+    process: AtomicU32,
     /// The number of the one that it is, or was.
     number: AtomicU64,
     len: AtomicU64,
@@ -84,6 +86,7 @@ impl Ops {
         let op = |token: usize| Op {
             context: UnsafeCell::new(Context::new(OF_OP | ((i * TOKENS + token) as u64) << 8)),
             busy: AtomicBool::new(false),
+            process: AtomicU32::new(0),
             number: AtomicU64::new(0),
             len: AtomicU64::new(0),
             words: UnsafeCell::default(),
@@ -201,6 +204,11 @@ impl Op {
 }
 
 impl Net {
+    /// The process with which an operation is, by its number among all of this one.
+    pub(super) fn partner(&self, which: usize) -> usize {
+        self.ops[which / TOKENS].ops[which % TOKENS].process.load(Relaxed) as usize
+    }
+
     /// An operation has completed, by its number among all of the process; its rank (of this process).
     pub(super) fn completed(&self, node: &Node, which: usize) -> usize {
         let i = which / TOKENS;
@@ -269,6 +277,7 @@ impl Seat {
             return false;
         }
         op.busy.store(true, Relaxed);
+        op.process.store(process as u32, Relaxed);
         op.number.store(number, Relaxed);
         op.len.store(len as u64, Relaxed);
         let start = (len >= LONG).then(ticks);

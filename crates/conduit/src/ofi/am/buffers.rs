@@ -6,7 +6,7 @@ use super::super::local::Describe;
 use super::LONGEST;
 use std::cell::UnsafeCell;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::{Duration, Instant};
 
 /// Receive buffers. What comes when all are in use waits in the network.
@@ -33,6 +33,8 @@ pub(in crate::ofi) struct Buffer {
 pub(in crate::ofi) struct Bounce {
     pub(super) context: UnsafeCell<Context>,
     pub(super) taken: AtomicBool,
+    /// To which process its message goes.
+    pub(in crate::ofi) process: AtomicU32,
     pub(super) memory: UnsafeCell<Box<[u64]>>,
     pub(super) desc: Desc,
 }
@@ -67,7 +69,7 @@ impl Bounce {
     pub fn new(i: usize) -> Bounce {
         let context = UnsafeCell::new(Context::new(OF_BOUNCE | (i as u64) << 8));
         let memory = UnsafeCell::new(vec![0; LONGEST.div_ceil(8) + 2].into());
-        Bounce { context, taken: AtomicBool::new(false), memory, desc: Desc::NONE }
+        Bounce { context, taken: AtomicBool::new(false), process: AtomicU32::new(0), memory, desc: Desc::NONE }
     }
 
     /// Its memory is registered.

@@ -17,6 +17,7 @@
 //! | `cost=NS` | nothing, but to register a page takes so many nanoseconds |
 //! | `limit=BYTES` | registrations beyond so many bytes, with `ENOMEM` |
 //! | `longest=BYTES` | operations of more bytes than that |
+//! | `transfers=N` | more puts and gets under way than that |
 //! | `sends=N` | nothing, but there is room for so many messages under way, and none is injected: who sends more finds none, and later ones may overtake them |
 //!
 //! Other than a fabric would it does not find out who writes to memory that is under way.
@@ -44,6 +45,7 @@ pub struct Demands {
     cost: u64,
     limit: Option<u64>,
     longest: Option<u64>,
+    transfers: Option<u64>,
     sends: Option<u64>,
 }
 
@@ -101,6 +103,7 @@ impl FromStr for Demands {
                 "cost" => all.cost = number()?,
                 "limit" => all.limit = Some(number()?),
                 "longest" => all.longest = Some(number()?),
+                "transfers" => all.transfers = Some(number()?),
                 "sends" => match number()? {
                     0 => return Err(format!("{word}: without room for one message there is no job")),
                     n => all.sends = Some(n),
@@ -166,6 +169,8 @@ struct Books {
     described: HashMap<usize, (usize, usize)>,
     bytes: u64,
     busy: HashSet<usize>,
+    /// Contexts of puts and gets under way, if those are bounded.
+    transfers: HashSet<usize>,
     /// Receive buffers for data, by their contexts.
     held_back: VecDeque<*mut c_void>,
     /// Data that has found none.
@@ -305,6 +310,9 @@ impl Shim {
 
     /// And is not any more.
     fn leave(&self, context: *mut c_void) {
+        if self.demands.transfers.is_some() {
+            self.books().transfers.remove(&context.addr());
+        }
         if !self.demands.context || context.is_null() || !self.books().busy.remove(&context.addr()) {
             return;
         }
@@ -343,6 +351,22 @@ fn posting(shim: &Shim, call: &str, context: *mut c_void, post: impl FnOnce() ->
     let code = post();
     if code != 0 {
         shim.leave(context);
+    }
+    code
+}
+
+/// The same of a put or get.
+fn transferring(shim: &Shim, call: &str, context: *mut c_void, post: impl FnOnce() -> isize) -> isize {
+    if let Some(most) = shim.demands.transfers {
+        let mut books = shim.books();
+        if books.transfers.len() as u64 >= most {
+            return refused(call, "more under way than there may be");
+        }
+        books.transfers.insert(context.addr());
+    }
+    let code = posting(shim, call, context, post);
+    if code != 0 && shim.demands.transfers.is_some() {
+        shim.books().transfers.remove(&context.addr());
     }
     code
 }
@@ -421,7 +445,7 @@ unsafe extern "C" fn read(
         checked!(shim.check("fi_read", buf, len, desc));
         let addr = checked!(shim.place("fi_read", addr));
         let post = || ((*layer.rma.table).read)(ep, buf, len, shim.desc(desc), to, addr, key, context);
-        posting(shim, "fi_read", context, post)
+        transferring(shim, "fi_read", context, post)
     }
 }
 
@@ -439,7 +463,7 @@ unsafe extern "C" fn write(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) 
         let mut desc = shim.desc(*desc);
         let desc = &raw mut desc;
         let msg = fi_msg_rma { msg_iov, desc, iov_count, addr, rma_iov: &there, rma_iov_count, context, data };
-        posting(shim, "fi_writemsg", context, || ((*layer.rma.table).writemsg)(ep, &msg, flags))
+        transferring(shim, "fi_writemsg", context, || ((*layer.rma.table).writemsg)(ep, &msg, flags))
     }
 }
 

@@ -114,11 +114,16 @@ impl Endpoint {
         self.with_key(|key| unsafe { self.register_for(base, len, access, key) })
     }
 
-    /// Tries keys until one is new.
-    fn with_key(&self, register: impl Fn(u64) -> Result<Region, Unregistered>) -> Result<Region, Unregistered> {
+    /// How many keys there are.
+    pub(super) fn keys(&self) -> u64 {
         // SAFETY: the description and its parts live as long as `opened` and are not changed.
         let bytes = unsafe { (*(*self.opened.info).domain_attr).mr_key_size };
-        let most = if bytes >= 8 { FI_KEY_NOTAVAIL } else { 1 << (8 * bytes) };
+        if bytes >= 8 { FI_KEY_NOTAVAIL } else { 1 << (8 * bytes) }
+    }
+
+    /// Tries keys until one is new.
+    fn with_key(&self, register: impl Fn(u64) -> Result<Region, Unregistered>) -> Result<Region, Unregistered> {
+        let most = self.keys();
         let is_taken = |tried: &Result<Region, Unregistered>| tried.as_ref().is_err_and(|e| e.err == FI_ENOKEY);
         let mut tries = (0..TRIES).map(|_| register(random() % most));
         tries.find(|tried| !is_taken(tried)).unwrap_or_else(|| register(random() % most))

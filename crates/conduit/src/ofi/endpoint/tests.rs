@@ -322,6 +322,36 @@ fn a_bad_key_is_an_error() {
     assert_eq!(b.memory[..9], [1, 1, 1, 1, 1, 1, 1, 1, 0]);
 }
 
+/// Where we choose them: none follows from others, and they are spread over all that there are.
+#[test]
+fn keys_cannot_be_guessed() {
+    const MANY: usize = 32;
+    const PAGE: usize = 4096;
+    let Some((a, _b, _watchdog)) = two() else { return };
+    if a.ep().mr_mode() & FI_MR_PROV_KEY != 0 {
+        return println!("SKIPPED: {} chooses the keys", a.ep().provider());
+    }
+    let mut memory = vec![0u8; MANY * PAGE];
+    let parts = memory.chunks_exact_mut(PAGE).map(|part| {
+        // SAFETY: the regions are dropped before the memory, and nobody uses it.
+        unsafe { a.ep().register_anew(part.as_mut_ptr(), PAGE) }.unwrap()
+    });
+    let regions: Vec<Region> = parts.collect();
+    let keys: Vec<u64> = regions.iter().map(|region| region.remote().key).collect();
+    let count = |mut of: Vec<u64>| {
+        of.sort();
+        of.dedup();
+        of.len()
+    };
+    assert_eq!(count(keys.clone()), MANY, "{keys:x?}");
+    let steps = keys.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
+    assert!(count(steps) > MANY / 2, "{keys:x?}");
+    let half = a.ep().keys() / 2;
+    let high = keys.iter().filter(|&&key| key >= half).count();
+    assert!((1..MANY).contains(&high), "{keys:x?}");
+    assert!(keys.iter().all(|&key| key < a.ep().keys()), "{keys:x?}");
+}
+
 #[test]
 fn whatever_is_under_way_ends_when_it_is_closed() {
     let Some((mut a, mut b, _watchdog)) = two() else { return };
