@@ -188,7 +188,7 @@ fn shapes_with_shared_buffers_are_right() {
 /// Lengths that cannot be halved, and fewer than pieces.
 #[test]
 fn shapes_with_all_buffers_are_right() {
-    for ranks in 1..=if deep() { 7 } else { 5 } {
+    for ranks in 1..=if deep() { 9 } else { 5 } {
         for len in [1, 3] {
             all(ranks, len).iter().for_each(|shape| check(&[run(shape, 0)]));
         }

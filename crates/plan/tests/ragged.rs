@@ -125,7 +125,8 @@ fn equal_blocks_are_checked() {
                     ordered: false,
                 };
                 let plan = |me| Ragged { me, sent: vec![len; ranks], come: vec![len; ranks], same, room }.plan();
-                let run = |context| Run { shape: shape.clone(), plans: (0..ranks).map(plan).collect(), context };
+                let like = |context| Run::new(&shape, context).expect("it has plans");
+                let run = |context| Run { plans: (0..ranks).map(plan).collect(), ..like(context) };
                 let runs = [run(0), run(1), run(0)];
                 assert_eq!(model::check(&runs), Ok(()), "{op:?} of {ranks} ranks");
                 if ranks < 4 {

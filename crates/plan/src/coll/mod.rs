@@ -19,7 +19,7 @@
 //!   each [`Signal`], a count of arrivals, one of releases, one of claims. Counts only grow. The numbers in a plan count from what
 //!   [`Plan::totals`] of the plans before it in this context amount to, so nothing is ever reset.
 //! - A rank ends a plan before it begins the next one in the same context. Collectives that overlap have different
-//!   contexts: the `e`-th has context `e` modulo their number.
+//!   contexts: the `e`-th has context `e` modulo their number. Each team has contexts of its own, and counts its own collectives.
 //! - A put has read its source when its plan ends, not earlier; it has arrived when its own signal has, not earlier.
 //!   Signals of one rank to another, of one kind, take effect in the order in which they are made.
 

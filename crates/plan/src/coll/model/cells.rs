@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use super::Run;
+use super::calls::Calls;
 use crate::coll::{Buffer, Op, Shape, Span};
 
 pub struct Cells<'a> {
     runs: &'a [Run],
-    ranks: usize,
+    pub calls: Calls,
     /// How long source and destination are, by collective and rank.
     sizes: Vec<[usize; 2]>,
     /// No source or destination is longer.
@@ -17,21 +18,23 @@ pub struct Cells<'a> {
 
 impl Cells<'_> {
     pub fn new(runs: &[Run]) -> Cells<'_> {
-        let ranks = runs[0].shape.ranks;
-        let sizes: Vec<[usize; 2]> = runs.iter().flat_map(|r| (0..ranks).map(|rank| sizes(&r.shape, rank))).collect();
+        let calls = Calls::new(runs);
+        let all = runs.iter().flat_map(|r| (0..calls.width).map(move |rank| (&r.shape, rank)));
+        let sizes: Vec<[usize; 2]> =
+            all.map(|(shape, rank)| if rank < shape.ranks { sizes(shape, rank) } else { [0, 0] }).collect();
         let data = sizes.iter().flatten().copied().max().unwrap_or(0);
         let scratch = runs.iter().flat_map(|r| r.plans.iter().map(|p| p.scratch)).max().unwrap_or(0);
-        Cells { runs, ranks, sizes, data, scratch }
+        Cells { runs, calls, sizes, data, scratch }
     }
 
     /// Every collective has its own source and destination. There are no more contexts than collectives.
     pub fn total(&self) -> usize {
-        self.runs.len() * self.ranks * (2 * self.data + self.scratch)
+        self.runs.len() * (self.calls.width * 2 * self.data + self.calls.ranks() * self.scratch)
     }
 
     /// How much of the buffer there is.
     pub fn size(&self, run: usize, owner: usize, buffer: Buffer) -> usize {
-        let [source, dest] = self.sizes[run * self.ranks + owner];
+        let [source, dest] = self.sizes[run * self.calls.width + owner];
         match buffer {
             Buffer::Source => source,
             Buffer::Dest => dest,
@@ -40,12 +43,14 @@ impl Cells<'_> {
     }
 
     pub fn range(&self, run: usize, owner: usize, span: Span) -> Range<usize> {
+        let (width, ranks) = (self.calls.width, self.calls.ranks());
         let first = match span.buffer {
-            Buffer::Source => (run * self.ranks + owner) * 2 * self.data,
-            Buffer::Dest => ((run * self.ranks + owner) * 2 + 1) * self.data,
+            Buffer::Source => (run * width + owner) * 2 * self.data,
+            Buffer::Dest => ((run * width + owner) * 2 + 1) * self.data,
+            // That of the rank of the job, at the desk.
             Buffer::Scratch => {
-                let context = self.runs[run].context;
-                self.runs.len() * self.ranks * 2 * self.data + (context * self.ranks + owner) * self.scratch
+                let place = self.calls.halls[run] * ranks + self.runs[run].members[owner];
+                self.runs.len() * width * 2 * self.data + place * self.scratch
             }
         };
         first + span.at..first + span.at + span.len

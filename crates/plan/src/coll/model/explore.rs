@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::cells::Cells;
 use super::values::{NOTHING, Value, Values};
 use super::{Run, counts, for_each_choice};
-use crate::coll::{Buffer, In, Kind, Out, Signal, Span, Step};
+use crate::coll::{Buffer, In, Kind, Out, Signal, Span, Step, Totals};
 
 /// Goes through all states of these collectives, with mail that holds `depth` messages for each pair: how many there
 /// are.
@@ -18,7 +18,8 @@ use crate::coll::{Buffer, In, Kind, Out, Signal, Span, Step};
 /// # Errors
 /// What is wrong in one of them, in words.
 pub fn explore(runs: &[Run], depth: usize) -> Result<usize, String> {
-    let world = World { runs, ranks: runs[0].shape.ranks, depth, cells: Cells::new(runs), values: Values::new(runs) };
+    let cells = Cells::new(runs);
+    let world = World { runs, width: cells.calls.width, depth, cells, values: Values::new(runs) };
     let mut first = world.first();
     world.settle(&mut first);
     let mut seen = HashSet::from([first.clone()]);
@@ -43,7 +44,8 @@ pub fn explore(runs: &[Run], depth: usize) -> Result<usize, String> {
 
 struct World<'a> {
     runs: &'a [Run],
-    ranks: usize,
+    /// How many members a team has at most.
+    width: usize,
     depth: usize,
     cells: Cells<'a>,
     values: Values,
@@ -79,39 +81,55 @@ struct State {
     memory: Vec<Value>,
     /// By collective, rank and step.
     puts: BTreeMap<(usize, usize, usize), Flight>,
-    /// By context, sender, receiver and kind.
+    /// By hall, sender, receiver's rank in the job, and kind; of all collectives there, as all that follows.
     signals: BTreeMap<(usize, usize, usize, Signal), Vec<Made>>,
-    /// By context, sender and receiver.
+    /// By hall, sender, and receiver's rank in the job.
     mail: BTreeMap<(usize, usize, usize), Vec<Vec<Value>>>,
-    /// By collective and rank.
+    /// By hall and member.
     arrived: Vec<usize>,
-    /// By collective.
-    released: Vec<bool>,
-    /// By collective.
+    /// By hall.
+    released: Vec<usize>,
+    /// By hall.
     claimed: Vec<usize>,
 }
 
 impl World<'_> {
     fn first(&self) -> State {
+        // There are no more halls than collectives.
+        let all = self.runs.len() * self.width;
+        let has = |i: usize| i % self.width < self.runs[i / self.width].shape.ranks;
         State {
-            at: vec![At::Outside; self.runs.len() * self.ranks],
+            at: (0..all).map(|i| if has(i) { At::Outside } else { At::Returned }).collect(),
             memory: self.values.first(self.runs, &self.cells),
             puts: BTreeMap::new(),
             signals: BTreeMap::new(),
             mail: BTreeMap::new(),
-            arrived: vec![0; self.runs.len() * self.ranks],
-            released: vec![false; self.runs.len()],
+            arrived: vec![0; all],
+            released: vec![0; self.runs.len()],
             claimed: vec![0; self.runs.len()],
         }
     }
 
+    /// What the collectives that the rank has ended in this context amount to.
+    fn before(&self, run: usize, rank: usize, of: impl Fn(&Totals) -> usize) -> usize {
+        let (calls, me) = (&self.cells.calls, self.runs[run].members[rank]);
+        let same = calls.before(me, run).iter().filter(|&&(other, _)| calls.contexts[other] == calls.contexts[run]);
+        same.map(|&(other, member)| of(&self.runs[other].plans[member].totals)).sum()
+    }
+
+    /// Have all members arrived so often?
+    fn arrived(&self, state: &State, run: usize, times: usize) -> bool {
+        let hall = self.cells.calls.halls[run] * self.width;
+        state.arrived[hall..hall + self.runs[run].shape.ranks].iter().all(|&n| n >= times)
+    }
+
     /// Does what lets others go on, or hinders nobody.
     fn settle(&self, state: &mut State) {
-        while (0..state.at.len()).any(|i| self.settle_one(state, i / self.ranks, i % self.ranks)) {}
+        while (0..state.at.len()).any(|i| self.settle_one(state, i / self.width, i % self.width)) {}
     }
 
     fn settle_one(&self, state: &mut State, run: usize, rank: usize) -> bool {
-        let (r, i) = (&self.runs[run], run * self.ranks + rank);
+        let (r, i, hall) = (&self.runs[run], run * self.width + rank, self.cells.calls.halls[run]);
         let (step, next) = match state.at[i] {
             At::Step(at) => match r.plans[rank].steps.get(at) {
                 Some(step) => (step, At::Step(at + 1)),
@@ -143,31 +161,33 @@ impl World<'_> {
         };
         match *step {
             Step::Signal { to, signal } => {
-                state.signals.entry((r.context, rank, to, signal)).or_default().push((run, None));
+                state.signals.entry((hall, rank, r.members[to], signal)).or_default().push((run, None));
             }
             Step::Put { to, .. } => {
                 let At::Step(at) = state.at[i] else { return false };
                 state.puts.insert((run, rank, at), Flight::Made);
-                state.signals.entry((r.context, rank, to, Signal::Data)).or_default().push((run, Some(at)));
+                state.signals.entry((hall, rank, r.members[to], Signal::Data)).or_default().push((run, Some(at)));
             }
             Step::Wait { from, signal, n } => {
-                let made = state.signals.get(&(r.context, from, rank, signal)).map_or(&[][..], |list| &list[..]);
+                let key = (hall, from, r.members[rank], signal);
+                let made = state.signals.get(&key).map_or(&[][..], |list| &list[..]);
                 let here =
                     |&&(run, put): &&Made| put.is_none_or(|step| state.puts[&(run, from, step)] == Flight::Arrived);
-                let effective = made.iter().take_while(here).filter(|&&(r, _)| r == run).count();
-                if effective < n {
+                let same = |&&(f, s, _): &&(usize, Signal, usize)| (f, s) == (from, signal);
+                let heard = |totals: &Totals| totals.signals.iter().filter(same).map(|&(.., n)| n).sum::<usize>();
+                if made.iter().take_while(here).count() < self.before(run, rank, heard) + n {
                     return false;
                 }
             }
-            Step::Arrive => state.arrived[i] += 1,
+            Step::Arrive => state.arrived[hall * self.width + rank] += 1,
             Step::Meet { n } => {
-                if (0..self.ranks).any(|rank| state.arrived[run * self.ranks + rank] < n) {
+                if !self.arrived(state, run, self.before(run, rank, |totals| totals.arrivals) + n) {
                     return false;
                 }
             }
-            Step::Release => state.released[run] = true,
+            Step::Release => state.released[hall] += 1,
             Step::Released => {
-                if !state.released[run] {
+                if state.released[hall] <= self.before(run, rank, |totals| totals.releases) {
                     return false;
                 }
             }
@@ -181,15 +201,18 @@ impl World<'_> {
     fn next(&self, state: &State) -> Result<Vec<State>, String> {
         let mut list = vec![];
         for (run, r) in self.runs.iter().enumerate() {
-            for rank in 0..self.ranks {
-                let i = run * self.ranks + rank;
+            let (calls, hall) = (&self.cells.calls, self.cells.calls.halls[run]);
+            for rank in 0..r.shape.ranks {
+                let i = run * self.width + rank;
                 let (step, next) = match state.at[i] {
                     At::Outside => {
-                        let ready = |before: usize| match state.at[before * self.ranks + rank] {
-                            At::Outside => false,
-                            at => at == At::Returned || self.runs[before].context != r.context,
+                        // What was only started may not have begun, unless its team is the same.
+                        let ready = |&(before, member): &(usize, usize)| match state.at[before * self.width + member] {
+                            At::Returned => true,
+                            _ if self.runs[before].blocking || calls.contexts[before] == calls.contexts[run] => false,
+                            at => at != At::Outside || calls.teams[before] != calls.teams[run],
                         };
-                        if (0..run).all(ready) {
+                        if calls.before(r.members[rank], run).iter().all(ready) {
                             let mut new = state.clone();
                             new.at[i] = At::Step(0);
                             list.push(new);
@@ -220,14 +243,14 @@ impl World<'_> {
                         for &span in src {
                             data.extend(self.read(&new, by, rank, span)?);
                         }
-                        let mail = new.mail.entry((r.context, rank, to)).or_default();
+                        let mail = new.mail.entry((hall, rank, r.members[to])).or_default();
                         mail.push(data);
                         if mail.len() > self.depth {
                             continue;
                         }
                     }
                     Step::Take { from, ref dst } => {
-                        let mail = new.mail.entry((r.context, from, rank)).or_default();
+                        let mail = new.mail.entry((hall, from, r.members[rank])).or_default();
                         if mail.is_empty() {
                             continue;
                         }
@@ -243,7 +266,7 @@ impl World<'_> {
                         self.combine(&mut new, by, dst, before, &data)?;
                     }
                     Step::TakeCombine { from, dst, before } => {
-                        let mail = new.mail.entry((r.context, from, rank)).or_default();
+                        let mail = new.mail.entry((hall, from, r.members[rank])).or_default();
                         if mail.is_empty() {
                             continue;
                         }
@@ -251,15 +274,18 @@ impl World<'_> {
                         self.combine(&mut new, by, dst, before, &data)?;
                     }
                     Step::Claim { ref chunks } => {
-                        let (chunk, At::Step(at)) = (state.claimed[run], state.at[i]) else { continue };
+                        let before = self.before(run, rank, |totals| totals.claims);
+                        let (Some(chunk), At::Step(at)) = (state.claimed[hall].checked_sub(before), state.at[i]) else {
+                            continue;
+                        };
                         if chunk < chunks.len() {
-                            new.claimed[run] += 1;
+                            new.claimed[hall] += 1;
                             new.at[i] = At::Chunk(at, chunk, 0);
                         }
                     }
                     Step::Last { .. } => {
-                        new.arrived[i] += 1;
-                        if (0..self.ranks).all(|rank| new.arrived[run * self.ranks + rank] > 0) {
+                        new.arrived[hall * self.width + rank] += 1;
+                        if self.arrived(&new, run, self.before(run, rank, |totals| totals.arrivals) + 1) {
                             let At::Step(at) = state.at[i] else { continue };
                             new.at[i] = At::Inner(at, 0);
                         }
@@ -354,7 +380,7 @@ impl World<'_> {
             Buffer::Dest => shape.dest,
             Buffer::Scratch => return Ok(()),
         };
-        let ranks = &state.at[run * self.ranks..(run + 1) * self.ranks];
+        let ranks = &state.at[run * self.width..run * self.width + shape.ranks];
         let entered = |r: usize| ranks[r] != At::Outside;
         let returned = |r: usize| ranks[r] == At::Returned;
         let both = (shape.source, shape.dest) == (Kind::Private, Kind::Private);
@@ -362,12 +388,12 @@ impl World<'_> {
         let early = match enter {
             In::No => false,
             In::My => !entered(owner),
-            In::All => !(0..self.ranks).all(entered),
+            In::All => !(0..shape.ranks).all(entered),
         };
         let late = match leave {
-            Out::No => (0..self.ranks).all(returned),
+            Out::No => (0..shape.ranks).all(returned),
             Out::My => returned(owner),
-            Out::All => (0..self.ranks).any(returned),
+            Out::All => (0..shape.ranks).any(returned),
         };
         let foreign = kind == Kind::Private && owner != by;
         match early || late || foreign {
@@ -381,7 +407,7 @@ impl World<'_> {
     /// Nothing more happens.
     fn end(&self, state: &State) -> Result<(), String> {
         if let Some(i) = state.at.iter().position(|&at| at != At::Returned) {
-            return Err(format!("rank {} never ends collective {}", i % self.ranks, i / self.ranks));
+            return Err(format!("rank {} never ends collective {}", i % self.width, i / self.width));
         }
         self.values.check(self.runs, &self.cells, &state.memory)
     }

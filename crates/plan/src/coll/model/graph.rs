@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use super::calls::Calls;
 use super::cells::Cells;
 use super::values::{NOTHING, Value, Values};
 use super::{Place, Run, claims};
@@ -42,6 +43,8 @@ type Made = Vec<(usize, Option<Signal>, usize)>;
 
 pub struct Graph<'a> {
     runs: &'a [Run],
+    /// How many members a team has at most.
+    width: usize,
     nodes: Vec<Node>,
     /// In an order in which they may happen.
     effects: Vec<Effect>,
@@ -52,24 +55,25 @@ pub struct Graph<'a> {
 }
 
 /// While the nodes are made.
-struct Draft {
-    ranks: usize,
+struct Draft<'d> {
+    runs: &'d [Run],
+    calls: &'d Calls,
     nodes: Vec<Node>,
     /// A step's read comes before its write.
     effects: Vec<Effect>,
     messages: usize,
-    /// By context, sender, receiver and kind.
+    /// By pair and kind.
     signals: Vec<Made>,
-    /// By context, sender and receiver: the node and the first message.
+    /// By pair: the node and the first message.
     mail: Vec<Vec<(usize, usize)>>,
-    /// By context, sender and receiver: the node, and its effects.
+    /// By pair: the node, and its effects.
     taken: Vec<Vec<(usize, Range<usize>)>>,
-    /// By context and rank.
+    /// By hall and member.
     arrivals: Vec<Made>,
     /// By collective.
     releases: Vec<Option<usize>>,
     waits: Vec<(usize, Place, Step)>,
-    lasts: Vec<(usize, usize)>,
+    lasts: Vec<(Place, usize)>,
     /// Where the rank ended what had its context before.
     ended: Option<usize>,
     /// What comes after what when nobody knows more than it is told.
@@ -79,53 +83,60 @@ struct Draft {
 impl<'a> Graph<'a> {
     /// The graph where `choice[i]` is the last to arrive in the `i`-th collective, or says who claims what.
     pub fn new(runs: &'a [Run], choice: &[usize], without: Option<Place>) -> Result<Graph<'a>, String> {
-        let ranks = runs[0].shape.ranks;
-        let contexts = runs.iter().map(|r| r.context + 1).max().unwrap_or(0);
+        let calls = Calls::new(runs);
+        let halls = calls.halls.iter().max().map_or(0, |most| most + 1);
+        let members = halls * calls.width;
         let mut draft = Draft {
-            ranks,
+            runs,
+            calls: &calls,
             nodes: vec![],
             effects: vec![],
             messages: 0,
-            signals: vec![vec![]; contexts * ranks * ranks * 3],
-            mail: vec![vec![]; contexts * ranks * ranks],
-            taken: vec![vec![]; contexts * ranks * ranks],
-            arrivals: vec![vec![]; contexts * ranks],
+            signals: vec![vec![]; members * calls.ranks() * 3],
+            mail: vec![vec![]; members * calls.ranks()],
+            taken: vec![vec![]; members * calls.ranks()],
+            arrivals: vec![vec![]; members],
             releases: vec![None; runs.len()],
             waits: vec![],
             lasts: vec![],
             ended: None,
             told: vec![],
         };
-        for rank in 0..ranks {
-            let mut ended = vec![None; contexts];
-            let mut entered = None;
-            for (run, r) in runs.iter().enumerate() {
-                let mut after = Vec::from_iter(entered);
-                after.extend(ended[r.context]);
+        for order in &calls.orders {
+            // By context, by team, and of what blocks.
+            let mut ended: Vec<Option<usize>> = vec![None; runs.len()];
+            let mut entered: Vec<Option<usize>> = vec![None; runs.len()];
+            let mut returned: Option<usize> = None;
+            for &(run, rank) in order {
+                let (r, context, team) = (&runs[run], calls.contexts[run], calls.teams[run]);
+                let after = [entered[team], ended[context], returned].into_iter().flatten().collect();
                 let enter = draft.node(run, rank, What::Enter, after);
-                entered = Some(enter);
-                draft.ended = ended[r.context];
+                entered[team] = Some(enter);
+                draft.ended = ended[context];
                 let mut reads = vec![];
                 let mut at = enter;
                 let steps = r.plans[rank].steps.iter();
                 for (i, step) in steps.enumerate() {
                     let place = Place { run, rank, step: i };
-                    at = draft.step(place, r.context, step, at, &mut reads);
+                    at = draft.step(place, step, at, &mut reads);
                     if let (Step::Last { steps }, true) = (step, choice[run] == rank) {
-                        draft.lasts.push((run, at));
+                        draft.lasts.push((place, at));
                         for inner in steps {
-                            at = draft.step(place, r.context, inner, at, &mut reads);
+                            at = draft.step(place, inner, at, &mut reads);
                         }
                     }
                     if let Step::Claim { chunks } = step {
-                        let claimed = chunks.iter().enumerate().filter(|&(c, _)| claims(choice[run], ranks, rank, c));
+                        let mine = |c: usize| claims(choice[run], r.shape.ranks, rank, c);
+                        let claimed = chunks.iter().enumerate().filter(|&(c, _)| mine(c));
                         for inner in claimed.flat_map(|(_, steps)| steps) {
-                            at = draft.step(place, r.context, inner, at, &mut reads);
+                            at = draft.step(place, inner, at, &mut reads);
                         }
                     }
                 }
                 reads.push(at);
-                ended[r.context] = Some(draft.node(run, rank, What::Return, reads));
+                let end = draft.node(run, rank, What::Return, reads);
+                ended[context] = Some(end);
+                returned = if r.blocking { Some(end) } else { returned };
             }
         }
         draft.join(runs, without)
@@ -154,12 +165,12 @@ impl<'a> Graph<'a> {
     }
 
     fn check_sync(&self) -> Result<(), String> {
-        let ranks = self.runs[0].shape.ranks;
-        let mut ends = vec![(0, 0); ranks * self.runs.len()];
+        let width = self.width;
+        let mut ends = vec![(0, 0); width * self.runs.len()];
         for (i, n) in self.nodes.iter().enumerate() {
             match n.what {
-                What::Enter => ends[n.run * ranks + n.rank].0 = i,
-                What::Return => ends[n.run * ranks + n.rank].1 = i,
+                What::Enter => ends[n.run * width + n.rank].0 = i,
+                What::Return => ends[n.run * width + n.rank].1 = i,
                 What::Step(_) => {}
             }
         }
@@ -167,7 +178,8 @@ impl<'a> Graph<'a> {
             let n = e.node;
             let run = self.nodes[n].run;
             let shape = &self.runs[run].shape;
-            let ends = &ends[run * ranks..(run + 1) * ranks];
+            let ranks = shape.ranks;
+            let ends = &ends[run * width..run * width + ranks];
             let kind = match e.span.buffer {
                 Buffer::Source => shape.source,
                 Buffer::Dest => shape.dest,
@@ -283,14 +295,14 @@ impl<'a> Graph<'a> {
     }
 }
 
-impl Draft {
+impl Draft<'_> {
     fn node(&mut self, run: usize, rank: usize, what: What, after: Vec<usize>) -> usize {
         self.nodes.push(Node { run, rank, what, after });
         self.nodes.len() - 1
     }
 
     /// The nodes of one step after `at`; the one that the rank's next step comes after.
-    fn step(&mut self, place: Place, context: usize, step: &Step, at: usize, reads: &mut Vec<usize>) -> usize {
+    fn step(&mut self, place: Place, step: &Step, at: usize, reads: &mut Vec<usize>) -> usize {
         let Place { run, rank, step: i } = place;
         let what = What::Step(i);
         let node = self.node(run, rank, what, vec![at]);
@@ -310,11 +322,11 @@ impl Draft {
                 self.effect(arrival, true, to, dst);
                 self.messages += 1;
                 reads.push(read);
-                self.signal(run, (context, rank, to, Signal::Data), what, arrival);
+                self.signal(place, to, Signal::Data, arrival);
             }
-            Step::Signal { to, signal } => self.signal(run, (context, rank, to, signal), what, node),
+            Step::Signal { to, signal } => self.signal(place, to, signal, node),
             Step::Send { to, ref src } => {
-                let pair = self.pair(context, rank, to);
+                let pair = self.pair(run, rank, to);
                 self.mail[pair].push((node, self.messages));
                 for &src in src {
                     self.effect(node, false, rank, src);
@@ -322,7 +334,7 @@ impl Draft {
                 }
             }
             Step::Take { from, ref dst } => {
-                let pair = self.pair(context, from, rank);
+                let pair = self.pair(run, from, rank);
                 let first = self.effects.len();
                 dst.iter().for_each(|&dst| self.effect(node, true, rank, dst));
                 self.taken[pair].push((node, first..self.effects.len()));
@@ -333,12 +345,15 @@ impl Draft {
                 self.messages += 1;
             }
             Step::TakeCombine { from, dst, before } => {
-                let pair = self.pair(context, from, rank);
+                let pair = self.pair(run, from, rank);
                 let first = self.effects.len();
                 self.combined(node, rank, dst, before);
                 self.taken[pair].push((node, first..first + 1));
             }
-            Step::Arrive | Step::Last { .. } => self.arrivals[context * self.ranks + rank].push((run, None, node)),
+            Step::Arrive | Step::Last { .. } => {
+                let slot = self.slot(run, rank);
+                self.arrivals[slot].push((run, None, node));
+            }
             Step::Claim { .. } => {}
             Step::Release => self.releases[run] = Some(node),
             Step::Wait { .. } | Step::Meet { .. } | Step::Released => self.waits.push((node, place, step.clone())),
@@ -346,8 +361,14 @@ impl Draft {
         node
     }
 
-    fn pair(&self, context: usize, from: usize, to: usize) -> usize {
-        (context * self.ranks + from) * self.ranks + to
+    /// Where a member is counted at the desk.
+    fn slot(&self, run: usize, member: usize) -> usize {
+        self.calls.halls[run] * self.calls.width + member
+    }
+
+    /// Where one member counts for another: at the other's rank, by its own number in the team.
+    fn pair(&self, run: usize, from: usize, to: usize) -> usize {
+        self.slot(run, from) * self.calls.ranks() + self.runs[run].members[to]
     }
 
     fn effect(&mut self, node: usize, write: bool, owner: usize, span: Span) {
@@ -367,35 +388,71 @@ impl Draft {
 
     /// Signals of one rank to another take effect in order. That scratch is free is so when what had the context before has ended;
     /// who knows that need not be told.
-    fn signal(&mut self, run: usize, key: (usize, usize, usize, Signal), what: What, after: usize) {
-        let (context, from, to, signal) = key;
+    fn signal(&mut self, place: Place, to: usize, signal: Signal, after: usize) {
+        let Place { run, rank, step } = place;
         let before = if signal == Signal::Free { Vec::from_iter(self.ended) } else { vec![after] };
-        let node = self.node(run, from, what, before);
+        let node = self.node(run, rank, What::Step(step), before);
         self.told.push((node, after));
-        let pair = self.pair(context, from, to);
+        let pair = self.pair(run, rank, to);
         let made = &mut self.signals[pair * 3 + signal.count()];
         self.nodes[node].after.extend(made.last().map(|&(.., before)| before));
         made.push((run, Some(signal), node));
     }
 
+    /// Each count has one rank that makes it: else nobody could tell from it who has.
+    fn check_makers(&self) -> Result<(), String> {
+        let by = |node: usize| {
+            let Node { run, rank, .. } = self.nodes[node];
+            (run, self.runs[run].members[rank])
+        };
+        let made = self.signals.iter().chain(&self.arrivals).flat_map(|made| made.windows(2));
+        let made = made.map(|two| (by(two[0].2), by(two[1].2)));
+        let sent = self.mail.iter().flat_map(|sent| sent.windows(2)).map(|two| (by(two[0].0), by(two[1].0)));
+        match made.chain(sent).find(|(a, b)| a.1 != b.1) {
+            Some(((a, of_a), (b, of_b))) => {
+                Err(format!("collectives {a} and {b} have one count for what ranks {of_a} and {of_b} of the job do"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Another collective that is counted in the hall of this one, by others than this rank.
+    fn stranger(&self, place: Place) -> Option<usize> {
+        let (hall, rank) = (self.calls.halls[place.run], self.runs[place.run].members[place.rank]);
+        let counted = |step: &Step| matches!(step, Step::Arrive | Step::Last { .. } | Step::Release);
+        let strange = |&run: &usize| {
+            let r = &self.runs[run];
+            let here = self.calls.halls[run] == hall && !r.members.contains(&rank);
+            here && r.plans.iter().flat_map(|p| &p.steps).any(counted)
+        };
+        (0..self.runs.len()).find(strange)
+    }
+
     /// Adds what orders the ranks.
     fn join<'a>(mut self, runs: &'a [Run], without: Option<Place>) -> Result<Graph<'a>, String> {
-        let ranks = runs[0].shape.ranks;
+        self.check_makers()?;
+        let calls = self.calls;
         let mut left_out = None;
-        // The n-th of those made in this collective, which come after those of the collectives before. It must be what is waited for.
-        let nth = |made: &Made, run: usize, signal: Option<Signal>, n: usize| {
-            let nth = made.get(made.partition_point(|&(r, ..)| r < run) + n - 1);
-            nth.filter(|&&(r, s, _)| (r, s) == (run, signal)).map(|&(.., node)| node)
+        // The n-th of those made in this collective, which come after those that the rank has counted before. It must be what is
+        // waited for.
+        let nth = |made: &Made, at: Place, signal: Option<Signal>, n: usize| {
+            let rank = runs[at.run].members[at.rank];
+            let before = made.iter().filter(|&&(r, ..)| calls.is_before(rank, r, at.run)).count();
+            let nth = made.get(before + n - 1);
+            nth.filter(|&&(r, s, _)| (r, s) == (at.run, signal)).map(|&(.., node)| node)
         };
         for (node, place, step) in std::mem::take(&mut self.waits) {
-            let (run, context) = (place.run, runs[place.run].context);
+            let (run, ranks) = (place.run, runs[place.run].shape.ranks);
             let made: Option<Vec<usize>> = match step {
                 Step::Wait { from, signal, n } => {
-                    nth(&self.signals[self.pair(context, from, place.rank) * 3 + signal.count()], run, Some(signal), n)
+                    nth(&self.signals[self.pair(run, from, place.rank) * 3 + signal.count()], place, Some(signal), n)
                         .map(|node| vec![node])
                 }
+                _ if self.stranger(place).is_some() => {
+                    return Err(describe(runs, place, "waits in a hall where another team's ranks are counted"));
+                }
                 Step::Meet { n } => {
-                    (0..ranks).map(|r| nth(&self.arrivals[context * ranks + r], run, None, n)).collect()
+                    (0..ranks).map(|r| nth(&self.arrivals[self.slot(run, r)], place, None, n)).collect()
                 }
                 // The last to arrive has done its steps, and the release, before.
                 _ => self.releases[run].map(|node| vec![node]),
@@ -406,18 +463,17 @@ impl Draft {
                 Some(made) => self.nodes[node].after.extend(made),
             }
         }
-        for (run, node) in std::mem::take(&mut self.lasts) {
-            let context = runs[run].context;
-            for r in 0..ranks {
-                let other = nth(&self.arrivals[context * ranks + r], run, None, 1);
+        for (place, node) in std::mem::take(&mut self.lasts) {
+            for r in 0..runs[place.run].shape.ranks {
+                let other = nth(&self.arrivals[self.slot(place.run, r)], place, None, 1);
                 self.nodes[node].after.extend(other.filter(|&other| other != node));
             }
         }
         let mut full = std::mem::take(&mut self.told);
         for (sent, taken) in self.mail.iter().zip(&self.taken) {
             for (i, (node, effects)) in taken.iter().enumerate() {
-                let Some(&(from, first)) = sent.get(i) else {
-                    let n = &self.nodes[*node];
+                let n = &self.nodes[*node];
+                let Some(&(from, first)) = sent.get(i).filter(|(from, _)| self.nodes[*from].run == n.run) else {
                     return Err(format!("collective {}: rank {} takes what never comes", n.run, n.rank));
                 };
                 self.nodes[*node].after.push(from);
@@ -450,7 +506,7 @@ impl Draft {
         let mut rank = vec![0; order.len()];
         order.iter().enumerate().for_each(|(i, &n)| rank[n] = i);
         self.effects.sort_by_key(|e| rank[e.node]);
-        Ok(Graph { runs, nodes: self.nodes, effects: self.effects, before, left_out })
+        Ok(Graph { runs, width: calls.width, nodes: self.nodes, effects: self.effects, before, left_out })
     }
 }
 
@@ -489,9 +545,12 @@ fn place(e: Effect) -> String {
 
 fn describe(runs: &[Run], at: Place, words: &str) -> String {
     let Place { run, rank, step } = at;
-    let Run { shape: Shape { op, .. }, plans, .. } = &runs[run];
+    let Run { shape: Shape { op, .. }, plans, members, .. } = &runs[run];
     let plan: &Plan = &plans[rank];
     let mut line = format!("collective {run} ({op:?}), rank {rank}, step {step}");
+    if members[rank] != rank {
+        line = format!("collective {run} ({op:?}) of ranks {members:?} of the job, rank {rank}, step {step}");
+    }
     match &plan.steps[step] {
         Step::Last { .. } => line += " (Last)",
         Step::Claim { .. } => line += " (Claim)",

@@ -17,11 +17,18 @@
 //!   is as it was.
 //! - What is made is what [`Plan::totals`] say: signals of each kind, arrivals, releases, claims; and all letters are taken.
 //!
+//! Teams may overlap. A plan names members of its team; which ranks of the job they are says [`Run::members`], and the
+//! order in which a rank begins collectives is its own, in all its teams. A team has scratch, signals, letters and halls at its
+//! desk, where no other team has any: if one has, its scratch may be touched in any order, and a count has two who make it.
+//! Starting a collective never waits, so it comes after those that the rank began before in this team, and those that block; one that
+//! blocks is over before the rank begins another.
+//!
 //! [`explore`](fn@explore) decides the same by going through all states that can be reached, which is possible for few
 //! ranks: it is there to check the checker.
 //!
 //! [`cost`](fn@cost) says how long plans take on a machine of which a few numbers are known.
 
+mod calls;
 mod cells;
 mod cost;
 mod counts;
@@ -35,22 +42,44 @@ use graph::Graph;
 
 use super::{Plan, Shape, Step};
 
-/// One collective, by all its ranks.
+/// One collective, by all its ranks, which are the members of a team.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// What is to be done.
     pub shape: Shape,
     /// What each rank does.
     pub plans: Vec<Plan>,
-    /// Collectives in the same context follow one another; those in different ones overlap.
+    /// Collectives of a team in the same context follow one another; those in different ones overlap.
     pub context: usize,
+    /// Which ranks of the job they are: those of plans and shapes are numbers in this list.
+    pub members: Vec<usize>,
+    /// Which team they are. All its collectives have the same members.
+    pub team: usize,
+    /// Where its scratch, signals, letters and halls are: the number of the team, or of one whose memory it has by mistake.
+    pub desk: usize,
+    /// When each member begins it, among all that its rank begins: lower turns first, the same one in the order of the list. Members of
+    /// a team begin its collectives in the same order.
+    pub turns: Vec<usize>,
+    /// Its ranks begin no other until they have returned from it; else they only start it.
+    pub blocking: bool,
 }
 
 impl Run {
-    /// The plans of a shape, where it has some.
+    /// The plans of a shape, where it has some, for the team of all, which starts it.
     pub fn new(shape: &Shape, context: usize) -> Option<Run> {
+        Run::of_team(shape, context, 0, &(0..shape.ranks).collect::<Vec<_>>())
+    }
+
+    /// The same for the team of this number, whose members are these ranks of the job.
+    ///
+    /// # Panics
+    /// If there are not as many members as ranks in the shape, or one is there twice.
+    pub fn of_team(shape: &Shape, context: usize, team: usize, members: &[usize]) -> Option<Run> {
+        let once = (1..members.len()).all(|i| !members[..i].contains(&members[i]));
+        assert!(members.len() == shape.ranks && once, "a team: each rank of the shape is one of the job");
         let plans = (0..shape.ranks).map(|me| shape.plan(me)).collect::<Option<Vec<Plan>>>()?;
-        Some(Run { shape: shape.clone(), plans, context })
+        let (members, turns) = (members.to_vec(), vec![0; shape.ranks]);
+        Some(Run { shape: shape.clone(), plans, context, members, team, desk: team, turns, blocking: false })
     }
 }
 
@@ -59,7 +88,7 @@ impl Run {
 pub struct Place {
     /// Which collective.
     pub run: usize,
-    /// Whose.
+    /// Whose, by its number in the team.
     pub rank: usize,
     /// Which step.
     pub step: usize,
@@ -76,7 +105,7 @@ pub enum Verdict {
     Idle,
 }
 
-/// Checks collectives that each rank begins in this order, for every choice of ranks that arrive last, and of who claims what.
+/// Checks collectives that each rank begins in this order, unless their turns say otherwise, for every choice of ranks that arrive last, and of who claims what.
 ///
 /// # Errors
 /// What is wrong first, in words.
