@@ -146,6 +146,36 @@ fn a_run_that_was_killed_goes_on() {
     assert!(ended.code == 0 && !ended.err.contains("before"), "{ended:#?}");
 }
 
+/// When the time is over, there is a profile of what was measured, and another run goes on.
+#[test]
+fn the_time_ends_a_run() {
+    let folder = Folder::new();
+    let (path, part) = (folder.file("deep/er/profile"), folder.file("deep/er/profile.part"));
+    let ended = tune(&folder, "--ranks 2,3 --minutes 0.00001").end();
+    assert!(ended.code == 1 && ended.err.contains("the time was over before anything was measured"), "{ended:#?}");
+    assert!(!path.exists() && !part.exists(), "{ended:#?}");
+    // Operations, numbers of ranks, kinds of calls, lengths: that takes longer.
+    let all = 9 * 2 * 3 * 9;
+    let mut before = 0;
+    for minutes in ["0.05", "0.02"] {
+        let ended = tune(&folder, &format!("--ranks 2,3 --minutes {minutes}")).end();
+        assert_eq!(ended.code, 0, "{ended:#?}");
+        let known = format!("tune: {before} of {all} cells were measured before");
+        assert!(before == 0 || ended.err.contains(&known), "no `{known}`: {ended:#?}");
+        let lines = std::fs::read_to_string(&part).unwrap().lines().count();
+        let measured = lines - 1;
+        assert!(measured > 0 && before <= measured && measured < all, "{measured}: {ended:#?}");
+        let over = format!("tune: the time was over before {} of {all} cells", all - measured);
+        assert!(ended.err.contains(&over), "no `{over}`: {ended:#?}");
+        let said = format!(" of {measured} cells have another algorithm than the built-in one");
+        assert!(ended.out.contains(&said), "no `{said}`: {ended:#?}");
+        let profile = partage::profile::Profile::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let count = profile.table.entries().count();
+        assert!(ended.out.contains(&format!("profile: {count} entries")), "{ended:#?}");
+        before = measured;
+    }
+}
+
 #[test]
 fn jobs_take_what_the_profile_says() {
     let folder = Folder::new();
@@ -263,17 +293,50 @@ fn the_model_is_compared() {
         println!("SKIPPED: two cores are needed to measure");
         return;
     }
-    let model = |args: &str| program(partage()).args(["bench", "model", "--json"]).args(args.split_whitespace()).end();
-    let ended = model("--ranks 8 --bytes 8 --only gather --gap 12345");
+    let model = |args: &str| program(partage()).args(["bench", "model"]).args(args.split_whitespace()).end();
+    let ended = model("--json --ranks 8 --bytes 8 --only gather --gap 12345");
     assert_eq!(ended.code, 0, "{ended:#?}");
     let machine = ended.out.lines().next().unwrap();
     assert!(machine.contains(r#""gap":12345,"#) && !machine.contains("NaN") && !machine.contains("inf"), "{machine}");
-    let ended = model("--validate --only permute --bytes 8");
+    let ended = model("--validate --only permute,all_reduce --bytes 8 --json");
     assert_eq!(ended.code, 0, "{ended:#?}");
     for ranks in [2, 4, 8, 16] {
-        let name = format!(r#"{{"name":"permute/8/{ranks}","algorithm":"flat:pull","predicted":"#);
-        assert!(ended.out.lines().any(|line| line.starts_with(&name) && line.contains(r#""measured":"#)), "{ended:#?}");
+        for (operation, algorithm) in [
+            ("permute", "flat:pull"),
+            ("all_reduce", "flat:mail"),
+            ("all_reduce", if ranks > 2 { "doubling:mail" } else { "last" }),
+        ] {
+            let begin = format!(r#"{{"name":"{operation}/8/{ranks}","algorithm":"{algorithm}","predicted":"#);
+            let line = ended.out.lines().find(|line| line.starts_with(&begin));
+            let line = line.unwrap_or_else(|| panic!("no {begin} in {ended:#?}"));
+            let [predicted, measured, ratio] =
+                ["predicted", "measured", "ratio"].map(|name| field(line, name).parse::<f64>().unwrap());
+            assert!(predicted > 0.0 && measured > 0.0 && measured.is_finite(), "{line}");
+            // All have four digits.
+            assert!((predicted / measured / ratio - 1.0).abs() < 0.01, "{line}");
+        }
     }
+    // For each number of ranks it is said how far off it is, by how many figures.
+    let ended = model("--validate --only permute,reduce --bytes 8");
+    assert_eq!(ended.code, 0, "{ended:#?}");
+    for ranks in [2, 4, 8, 16] {
+        let rows = |operation: &str| ended.out.matches(&format!(" {operation}/8/{ranks} ")).count();
+        assert!(rows("permute") > 0 && rows("reduce") > 0, "{ended:#?}");
+        let begin = format!("{ranks} ranks: off by ");
+        let line = ended.out.lines().find_map(|line| line.strip_prefix(&begin));
+        let line = line.unwrap_or_else(|| panic!("no `{begin}` in {ended:#?}"));
+        let (error, rest) = line.split_once(" % in the median, predicted / measured ").unwrap();
+        let (ratio, rest) = rest.split_once(" in the median, ").unwrap();
+        let [error, ratio] = [error, ratio].map(|number| number.parse::<f64>().unwrap());
+        assert!(error >= 0.0 && error.is_finite() && ratio > 0.0 && ratio.is_finite(), "{line}");
+        assert!(rest.starts_with(&format!("{} figures", rows("permute") + rows("reduce"))), "{line}: {ended:#?}");
+    }
+}
+
+/// A field of a line of JSON.
+fn field(line: &str, name: &str) -> String {
+    let (_, rest) = line.split_once(&format!(r#""{name}":"#)).unwrap_or_else(|| panic!("no {name} in {line}"));
+    rest[..rest.find([',', '}']).unwrap()].trim_matches('"').into()
 }
 
 /// The model of a machine of which all is given needs no rank.
@@ -286,10 +349,6 @@ fn the_model_says_what_would_be() {
     let mut lines = ended.succeeded().lines();
     let machine = r#"{"name":"machine","near":{"latency":500,"overhead":100,"gap":150,"bandwidth":10},"far":null,"copy":20,"call":50}"#;
     assert_eq!(lines.next(), Some(machine));
-    let field = |line: &str, name: &str| -> String {
-        let (_, rest) = line.split_once(&format!(r#""{name}":"#)).unwrap_or_else(|| panic!("no {name} in {line}"));
-        rest[..rest.find([',', '}']).unwrap()].trim_matches('"').into()
-    };
     let figures: Vec<(String, String, f64)> =
         lines.map(|l| (field(l, "name"), field(l, "algorithm"), field(l, "value").parse().unwrap())).collect();
     let time = |name: &str, algorithm: &str| {
@@ -299,8 +358,14 @@ fn the_model_says_what_would_be() {
     for operation in ["broadcast", "scatter", "gather", "gather_all", "exchange", "permute"] {
         assert!(time(&format!("{operation}/1024/64"), "flat:push") > 0.5, "{operation}");
     }
+    for operation in ["reduce", "all_reduce", "prefix_reduce"] {
+        for algorithm in ["flat:push", "chain:pull"] {
+            assert!(time(&format!("{operation}/1024/64"), algorithm) > 0.5, "{operation} by {algorithm}");
+        }
+    }
     // 63 messages one after the other, or six.
     assert!(time("broadcast/8/64", "tree2:push") < time("broadcast/8/64", "flat:push"));
+    assert!(time("all_reduce/8/64", "doubling:mail") < time("all_reduce/8/64", "chain:mail"));
     let ended = model(&format!("--ranks 256 --bytes 8 --only broadcast,gather {given} {far}"));
     let text = ended.succeeded();
     for part in ["between nodes: latency 2000 ns", "broadcast on 256 ranks on 64 nodes", "nodes2:push", "tree4:pull"] {

@@ -15,7 +15,7 @@ use super::coll::stage::MOST_RANKS;
 use super::measure::median;
 use super::ranks::now_ns;
 use super::{digits, launch, read, say_if_disturbed, this_program, ticks};
-use crate::tune::cells::{can_run, candidates};
+use crate::tune::cells::{can_run, candidates, is_sensible};
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use partage::coll::Algorithm;
@@ -368,13 +368,12 @@ impl Question {
 
     /// Those that can do it.
     fn algorithms(&self) -> Vec<Algorithm> {
-        let far = ["nodes2:push", "nodes2x2:push", "nodes4:push"].map(|name| name.parse().expect("its name"));
-        let far = far.into_iter().filter(|_| self.nodes > 1);
-        // Pieces are for broadcasts; what needs all memory to be mapped is for one node.
+        let far = ["nodes2:push", "nodes2x2:push", "nodes4:push", "leaders:push"];
+        let far = far.map(|name| name.parse().expect("its name")).into_iter().filter(|_| self.nodes > 1);
+        // What needs all memory to be mapped is for one node.
         let sensible = |a: &Algorithm| {
-            let alone = matches!(a.to_string().as_str(), "leader" | "last");
-            (a.pieces == 1 || self.operation == Operation::Broadcast)
-                && !(alone && self.nodes > 1)
+            is_sensible(a, self.operation, self.ranks, self.bytes)
+                && !(a.flow.touches_all() && self.nodes > 1)
                 && a.packet.is_none()
         };
         let setting = self.setting();
@@ -402,6 +401,10 @@ impl Question {
         let mut shape = algorithm.shape(self.op(), &self.setting(), self.bytes);
         let per_node = self.ranks.div_ceil(self.nodes);
         shape.nodes = Some(Arc::new(Nodes::new(&(0..self.ranks).map(|r| r / per_node).collect::<Vec<_>>())));
+        // Words are combined.
+        if shape.op.combines() {
+            shape.grain = 8;
+        }
         if let Op::Permute { to } = &mut shape.op {
             *to = (0..self.ranks).map(|r| (r + 1) % self.ranks).collect();
         }
@@ -411,8 +414,12 @@ impl Question {
     /// How many steps all plans have, about: the root's, and those of another rank that has many.
     fn steps(&self, algorithm: &Algorithm) -> Option<usize> {
         let shape = self.shape(algorithm);
-        // Every rank has the steps of the last one, which may be it.
-        let count = |step: &Step| if let Step::Last { steps } = step { 1 + steps.len() } else { 1 };
+        // Every rank has the steps of the last one, which may be it, and those of all that is claimed.
+        let count = |step: &Step| match step {
+            Step::Last { steps } => 1 + steps.len(),
+            Step::Claim { chunks } => 1 + chunks.iter().map(Vec::len).sum::<usize>(),
+            _ => 1,
+        };
         let of = |rank: usize| shape.plan(rank).map(|plan| plan.steps.iter().map(count).sum::<usize>());
         let others = [1, self.ranks / 2, self.ranks - 1].into_iter().map(of).collect::<Option<Vec<_>>>()?;
         Some(of(0)? + (self.ranks - 1) * others.into_iter().max()?)
@@ -601,6 +608,44 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Every flow of a reduction has a time, where it can be taken: on one node, or on several.
+    #[test]
+    fn reductions_have_all_their_flows() {
+        for (operation, flows) in [
+            (Operation::Reduce, &["flat", "slices", "chain", "tree2", "tree4"][..]),
+            (Operation::AllReduce, &["flat", "slices", "chain", "tree2", "tree4", "doubling", "ring"][..]),
+            (Operation::Prefix, &["flat", "slices", "chain", "dissemination"][..]),
+        ] {
+            for nodes in [1, 4] {
+                let q = ask(operation, 16, nodes, 64 << 10);
+                let algorithms = q.algorithms();
+                let has = |flow: &str| algorithms.iter().any(|a| a.flow.to_string() == flow);
+                assert!(flows.iter().all(|flow| has(flow)), "{operation:?}: {algorithms:?}");
+                assert!(["coop", "leader", "last"].iter().all(|flow| has(flow) == (nodes == 1)), "{algorithms:?}");
+                assert_eq!(has("nodes2"), nodes > 1 && operation != Operation::Prefix, "{algorithms:?}");
+                assert_eq!(has("leaders"), nodes > 1 && operation == Operation::AllReduce, "{algorithms:?}");
+                for a in algorithms {
+                    let (time, exact) = q.answer(&a, &KNOWN).unwrap_or_else(|| panic!("{operation:?} by {a}"));
+                    assert!(time > KNOWN.call && time.is_finite() && exact, "{operation:?} by {a}: {time}");
+                }
+            }
+            // A word passes in a letter, and has no parts.
+            let algorithms = ask(operation, 16, 1, 8).algorithms();
+            let by = |name: &str| algorithms.iter().any(|a| a.to_string() == name);
+            assert!(by("chain:mail") && !by("slices:push") && !by("flat:split"), "{operation:?}: {algorithms:?}");
+        }
+    }
+
+    /// What all ranks claim together is counted for each: there is no room for the plans of many.
+    #[test]
+    fn claims_are_counted() {
+        let q = ask(Operation::AllReduce, 256, 1, 1 << 20);
+        let coop: Algorithm = "coop@16k".parse().unwrap();
+        assert!(q.algorithms().contains(&coop) && q.steps(&coop).unwrap() > MOST_STEPS);
+        // And no more of them than others have steps.
+        assert!(!ask(Operation::AllReduce, 256, 1, 64 << 20).algorithms().contains(&coop));
     }
 
     /// What was continued from a few ranks is what is computed with all of them.

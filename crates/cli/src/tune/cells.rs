@@ -10,7 +10,7 @@ pub const LENGTHS: [usize; 9] = [8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 1
 
 /// All that may win, each with the fewest ranks for which it is something of its own. What does not fit a call is left out there; a
 /// new algorithm is one line here.
-const CANDIDATES: [(&str, usize); 27] = [
+const CANDIDATES: [(&str, usize); 44] = [
     ("flat:push", 2),
     ("flat:pull", 2),
     ("flat:split", 2),
@@ -34,11 +34,37 @@ const CANDIDATES: [(&str, usize); 27] = [
     ("ring/8:push", 3),
     ("ring/8:pull", 3),
     ("dissemination:push", 3),
+    ("dissemination:pull", 3),
     ("dissemination:mail", 3),
     ("bruck:push", 3),
     ("bruck:mail", 3),
     ("scatter-gather2:push", 3),
+    ("slices:push", 2),
+    ("slices:pull", 2),
+    ("slices:split", 2),
+    ("coop@2k", 2),
+    ("coop@8k", 2),
+    ("coop@16k", 2),
+    ("doubling:push", 3),
+    ("doubling:pull", 3),
+    ("doubling:mail", 3),
+    ("leaders:mail", 3),
+    ("chain:push", 3),
+    ("chain:pull", 3),
+    ("chain:mail", 3),
+    ("chain/4:push", 3),
+    ("chain/4:pull", 3),
+    ("chain/16:pull", 3),
 ];
+
+/// A rank's part of a vector has so many bytes at least.
+const LINE: usize = 64;
+/// Pieces of a chain have so many bytes at least; what is shorter than four of them passes whole.
+const PIECE: usize = 4 << 10;
+/// Vectors up to this length pass whole in each of several rounds.
+const WHOLE: usize = 128 << 10;
+/// Ranks claim so many chunks at most.
+const CLAIMS: usize = 64;
 
 /// The candidates.
 pub fn candidates(ranks: usize) -> impl Iterator<Item = Algorithm> {
@@ -154,7 +180,7 @@ impl Cell {
 /// Has it plans that ranks of one node can run?
 pub fn can_run(algorithm: &Algorithm, op: OpKind, setting: &Setting, bytes: usize) -> bool {
     // No rank knows the whole permutation.
-    let alone = matches!(algorithm.flow, Flow::Leader(_) | Flow::Last);
+    let alone = algorithm.flow.touches_all();
     let part = algorithm.packet.map_or(bytes, |packet| packet.min(bytes));
     algorithm.fits(op, setting)
         && !(alone && op == OpKind::Permute)
@@ -175,10 +201,28 @@ pub fn algorithms(cell: &Cell, tables: &[&Table]) -> Vec<Algorithm> {
     unique
 }
 
-/// Pieces are for broadcasts that are not tiny, packets for private buffers that are longer than one.
+/// Packets are for private buffers that are longer than one.
 fn makes_sense(a: &Algorithm, cell: &Cell) -> bool {
-    let pieces = a.pieces == 1 || cell.operation == Operation::Broadcast && cell.bytes >= 1 << 10;
-    pieces && a.packet.is_none_or(|packet| cell.private && packet < cell.bytes)
+    let most = cell.situation.ranks.iter().max().copied().unwrap_or(2);
+    is_sensible(a, cell.operation, most, cell.bytes)
+        && a.packet.is_none_or(|packet| cell.private && packet < cell.bytes)
+}
+
+/// Is it something of its own for blocks of so many bytes, and not hopeless?
+pub fn is_sensible(a: &Algorithm, operation: Operation, ranks: usize, bytes: usize) -> bool {
+    let reduces = operation.reduces();
+    match a.flow {
+        Flow::Chain(_) if a.pieces == 1 => bytes < 4 * PIECE,
+        Flow::Chain(_) => bytes >= a.pieces * PIECE,
+        // Other pieces are for broadcasts that are not tiny.
+        _ if a.pieces > 1 => operation == Operation::Broadcast && bytes >= 1 << 10,
+        Flow::Slices | Flow::Ring if reduces => bytes >= ranks * LINE,
+        Flow::Doubling | Flow::Leaders | Flow::Dissemination if reduces => bytes <= WHOLE,
+        Flow::Coop(chunk) => 2 * chunk <= bytes && bytes <= CLAIMS * chunk,
+        // What passes are operands only, which are pulled.
+        Flow::Flat if reduces => a.way != Way::Split,
+        _ => true,
+    }
 }
 
 /// The names of all algorithms that these cells may need.
@@ -229,6 +273,52 @@ mod tests {
             assert_eq!(has("last"), cell.mode == Mode::AllAll && cell.operation != Operation::Permute, "{cell:?}");
             assert!(!has("tree2:push") || cell.situation.ranks[0] > 2);
         }
-        assert!(candidates(64).count() == CANDIDATES.len() && candidates(2).count() < 10);
+        assert!(candidates(64).count() == CANDIDATES.len() && candidates(2).count() < CANDIDATES.len() / 2);
+    }
+
+    /// Whatever flow a reduction has is tried, whether a table names it or not; but not so many that it takes too long.
+    #[test]
+    fn reductions_have_all_their_flows() {
+        let reductions = [Operation::Reduce, Operation::AllReduce, Operation::Prefix];
+        for cell in all(&situations(&[2, 4, 8], 2), &reductions, &LENGTHS) {
+            let found = algorithms(&cell, &[]);
+            assert!(found.len() <= 21, "{cell:?}: {found:?}");
+            assert!(found.iter().all(|a| cell.can_be(a)), "{cell:?}");
+            let Cell { operation, mode, private, bytes, .. } = cell;
+            let (all_reduce, prefix) = (operation == Operation::AllReduce, operation == Operation::Prefix);
+            let more = cell.situation.ranks[0] > 2;
+            let has_parts = bytes >= if more { 8 * LINE } else { 2 * LINE };
+            for (flow, wanted) in [
+                ("flat", true),
+                ("leader", mode == Mode::AllAll),
+                ("last", mode == Mode::AllAll),
+                ("slices", has_parts),
+                ("coop", mode == Mode::AllAll && bytes >= 4 << 10),
+                ("chain", more),
+                ("tree2", more && !prefix),
+                ("tree4", more && !prefix),
+                ("ring", more && all_reduce && has_parts),
+                ("doubling", more && all_reduce && bytes <= WHOLE),
+                ("leaders", more && all_reduce && bytes <= LETTER),
+                ("dissemination", more && prefix && bytes <= WHOLE),
+            ] {
+                let has = found.iter().any(|a| a.flow.to_string() == flow);
+                assert_eq!(has, wanted, "{flow}: {cell:?}: {found:?}");
+            }
+            for (name, wanted) in [
+                ("flat:split", false),
+                ("slices:split", has_parts && !private),
+                ("slices:push", has_parts),
+                ("slices:pull", has_parts),
+                ("doubling:mail", more && all_reduce && bytes <= LETTER),
+                ("chain:mail", more && bytes <= LETTER),
+                ("chain:pull", more && bytes < 16 << 10),
+                ("chain/4:pull", more && bytes >= 16 << 10),
+                ("chain/16:pull", more && bytes >= 64 << 10),
+            ] {
+                let has = found.iter().any(|a| a.to_string() == name);
+                assert_eq!(has, wanted, "{name}: {cell:?}: {found:?}");
+            }
+        }
     }
 }

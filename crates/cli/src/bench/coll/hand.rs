@@ -1,8 +1,8 @@
 //! Collectives of two ranks with words as blocks, by hand: the flows that the library takes, over the same arrays.
 //!
-//! Rooted ones under All/All: the other says that it is there, the root does everything and says so. Unrooted ones: the last
-//! to arrive does everything. A permutation, of which no rank knows the whole: a barrier, a store, a barrier. Under My/My: each
-//! word travels in the line of its number, through rings whose reader says now and then how far it is.
+//! Rooted ones under All/All: one says that it is there, the other, to which data go, does everything and says so. Unrooted ones, and permutations, of
+//! which each of two ranks knows the whole: the last to arrive does everything. Under My/My: each word travels in the line of its number, through rings whose
+//! reader says now and then how far it is.
 //!
 //! Memory ordering: a number or count is stored by a release after what it says is there, and loaded by an acquire before
 //! that is used. Arrivals do both.
@@ -95,8 +95,9 @@ impl<'j> Hand<'j> {
     pub fn call(&mut self, w: &Words, s: &Sample, root: usize) {
         use Operation::*;
         let (me, other) = (self.me, 1 - self.me);
+        let reader = if s.operation == Gather { root } else { 1 - root };
         match (s.mode, s.operation) {
-            (Mode::AllAll, Broadcast | Scatter | Gather) if me == root => {
+            (Mode::AllAll, Broadcast | Scatter | Gather) if me == reader => {
                 self.hear();
                 whole(w, s.operation, root);
                 self.tell();
@@ -105,12 +106,7 @@ impl<'j> Hand<'j> {
                 self.tell();
                 self.hear();
             }
-            (Mode::AllAll, GatherAll | Exchange) => self.last(|| whole(w, s.operation, root)),
-            (Mode::AllAll, Permute) => {
-                self.meet();
-                copy(word(&w.dst, other, 0), word(&w.src, me, 0));
-                self.meet();
-            }
+            (Mode::AllAll, GatherAll | Exchange | Permute) => self.last(|| whole(w, s.operation, root)),
             (_, Broadcast) => self.down(root, word(&w.src, me, 0), word(&w.src, me, 0)),
             (_, Scatter) => {
                 if me == root {
@@ -165,14 +161,6 @@ impl<'j> Hand<'j> {
         } else {
             while self.hall.released.0.load(Acquire) < self.released {}
         }
-    }
-
-    /// A barrier. (Both know that nobody is ahead by two.)
-    #[inline(always)]
-    fn meet(&mut self) {
-        self.arrivals += 2;
-        self.hall.arrived.0.fetch_add(1, AcqRel);
-        while self.hall.arrived.0.load(Acquire) < self.arrivals {}
     }
 
     /// A word from one to the other.
