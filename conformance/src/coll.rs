@@ -6,7 +6,7 @@
 
 mod calls;
 
-use crate::{Case, Random, are, attempt, is_left_out, is_short, mixed, plenty, refusal, value};
+use crate::{Case, Random, am, are, attempt, is_left_out, is_remembered, is_short, mixed, plenty, refusal, value};
 use calls::Op::*;
 use calls::{Besides, Blocks, CALLS, Call, INS, KINDS, Kind, OPS, OUTS, ROOTED, SLICES, Triple};
 use partage::bytemuck::cast_slice;
@@ -15,11 +15,12 @@ use partage::prelude::*;
 pub use calls::Pool;
 
 /// The cases.
-pub const CASES: [Case; 17] = [
+pub const CASES: [Case; 18] = [
     ("collectives of all kinds of buffers", kinds),
     ("collectives in every sync mode", modes),
     ("collectives of every root", roots),
     ("collectives by name", named),
+    ("collectives by names of baselines", baselines),
     ("collectives of nothing", nothing),
     ("collectives of values", values),
     ("streams of collectives without barriers", streams),
@@ -100,7 +101,7 @@ fn roots(job: &Job) {
 
 /// Algorithms by their names, also where they have no plan for a call.
 fn named(job: &Job) {
-    const NAMES: [&str; 23] = [
+    const NAMES: [&str; 28] = [
         "flat",
         "flat:push",
         "flat:pull",
@@ -118,6 +119,11 @@ fn named(job: &Job) {
         "pairwise",
         "bruck",
         "dissemination",
+        "nodes2",
+        "nodes2:pull",
+        "nodes2x2",
+        "nodes2x2/3",
+        "nodes3x3:split",
         "leader",
         "leader1",
         "last",
@@ -131,20 +137,94 @@ fn named(job: &Job) {
         for kinds in [SLICES, (Kind::Private, Some(Kind::Private))] {
             // Letters are short.
             let n = [1, 3, 31, 600][random.below(if name.ends_with("mail") { 1 } else { 4 })];
-            let call = Call { algorithm: Some(name), ..Call::new(job, op, n, kinds, &mut random) };
-            if is_taken(&pool, &call) {
+            let mut call = Call { algorithm: Some(name), ..Call::new(job, op, n, kinds, &mut random) };
+            if op == Broadcast && name.starts_with('l') {
+                // In this mode all are taken that can be.
+                call.sync = (In::All, Out::All);
+            }
+            let is_taken = is_taken(&pool, &call);
+            if name.starts_with('l') {
+                assert_eq!(is_taken, does_all(job, name, &call), "{call:?}");
+            } else if is_taken {
                 taken.push(name);
             }
         }
     }
-    // Where ranks are on several nodes, nobody does the work of all.
-    let alone = |name: &str| name.starts_with('l');
-    let all_taken = NAMES.iter().all(|name| alone(name) || taken.contains(name));
+    let all_taken = NAMES.iter().all(|name| name.starts_with('l') || taken.contains(name));
     assert!(all_taken, "{taken:?}");
 }
 
+/// Can one rank do the work of all in such a call? It needs the memory of all, and to know where blocks go.
+fn does_all(job: &Job, name: &str, call: &Call) -> bool {
+    let size = job.size();
+    let are_stores = size == 1 || (job.ranks().all(|r| job.same_node(r)) && !am::reference());
+    let is_shared = (call.from, call.into) == SLICES;
+    let is_known = call.op != Permute || (size == 2 && call.to == [1, 0]);
+    let is_mode = call.sync.0 != In::My && (name != "last" || call.sync != (In::No, Out::My));
+    are_stores && is_shared && is_known && is_mode && (name != "leader1" || size > 1)
+}
+
+/// The algorithms of others, to which ours are compared: in blocks of any number of bytes, also longer than their buffers.
+fn baselines(job: &Job) {
+    const NAMES: [&str; 12] = [
+        "000:naive-push",
+        "000:naive-pull",
+        "000:reference-push",
+        "000:reference-pull",
+        "000:straight-push",
+        "000:spanning-tree",
+        "000:xor",
+        "000:ring",
+        "000:registered",
+        "000:dynamic",
+        "000:static@8k",
+        "000:static@16k",
+    ];
+    // Longer than both buffers.
+    const LONG: usize = 17_003;
+    const BUFFERS: [(Kind, Option<Kind>); 5] = [
+        SLICES,
+        (Kind::Private, Some(Kind::Private)),
+        (Kind::Private, Some(Kind::Slice)),
+        (Kind::Slice, Some(Kind::Private)),
+        (Kind::Private, None),
+    ];
+    let (pool, mut random) = (Pool::<u8>::new(job, 2 + LONG * job.size()), Random::new(23));
+    for (op, name) in OPS.into_iter().flat_map(|op| NAMES.map(move |name| (op, name))) {
+        for kinds in BUFFERS {
+            if kinds != SLICES && is_left_out(&mut random) {
+                continue;
+            }
+            let n = if name.contains("naive") {
+                // Each eight bytes are a message, or more.
+                [0, 1, 13, 133][random.below(4)]
+            } else if name.contains("static") && kinds == SLICES {
+                LONG
+            } else {
+                [0, 1, 13, 1003, LONG][random.below(5)]
+            };
+            let call = Call { algorithm: Some(name), ..Call::new(job, op, n, kinds, &mut random) };
+            assert_eq!(is_taken(&pool, &call), is_done(name, &call), "{call:?}");
+        }
+    }
+}
+
+/// Does the baseline do such a call? As the documentation of collectives has it.
+fn is_done(name: &str, call: &Call) -> bool {
+    let (from, into) = (call.from == Kind::Slice, call.into == Some(Kind::Slice));
+    match name {
+        "000:naive-push" | "000:reference-push" => into,
+        "000:naive-pull" | "000:reference-pull" => from,
+        "000:straight-push" | "000:registered" => from && into,
+        "000:spanning-tree" => from && into && call.op == Broadcast,
+        "000:xor" => from && into && matches!(call.op, GatherAll | Exchange),
+        "000:ring" => matches!(call.op, Broadcast | GatherAll),
+        _ => true,
+    }
+}
+
 /// Makes a call, unless its algorithm has no plan for it, which is said.
-fn is_taken(pool: &Pool<u64>, call: &Call) -> bool {
+fn is_taken<T: Pod>(pool: &Pool<T>, call: &Call) -> bool {
     let refusal = attempt(|| pool.once(call, 2)).err();
     if let Some(said) = &refusal {
         let refused = format!("{}: {}: ", pool.job.rank(), CALLS[call.op as usize]);
@@ -355,10 +435,15 @@ fn without_the_third(job: &Job) {
     if job.size() < 3 {
         return;
     }
-    let (me, mut random) = (job.rank().index(), Random::new(14));
+    let mut random = Random::new(14);
     let pool = Pool::<u64>::new(job, 10_000);
     let come = job.semaphore().unwrap();
     let signals = job.value(come.signal()).gather_all();
+    let two_first = |call: Call| {
+        let mut to: Vec<usize> = (0..job.size()).collect();
+        to.swap(0, 1);
+        Call { to, ..call }
+    };
     for n in [1, 3, 8, 200, 9000] {
         for (sync, into) in [
             ((In::My, Out::My), Some(Kind::Slice)),
@@ -369,42 +454,90 @@ fn without_the_third(job: &Job) {
             ((In::My, Out::My), Some(Kind::Private)),
         ] {
             let from = if into == Some(Kind::Private) { Kind::Private } else { Kind::Array };
-            let mut call = Call { sync, ..Call::new(job, Permute, n, (from, into), &mut random) };
-            call.to = (0..job.size()).collect();
-            call.to.swap(0, 1);
-            let mut ends = pool.ends(&call, 0);
-            job.barrier();
-            if me > 1 {
-                come.wait_n(2);
+            let call = two_first(Call { sync, ..Call::new(job, Permute, n, (from, into), &mut random) });
+            two_are_ahead(&pool, &call, &come, &signals);
+        }
+    }
+    // Whole arrays, again and again.
+    let modes = [(In::My, Out::My), (In::No, Out::My), (In::My, Out::No), (In::No, Out::No)];
+    for (sync, n) in modes.into_iter().zip([1, 200, 8, 3]) {
+        if is_remembered() || !is_left_out(&mut random) {
+            let like = two_first(Call { sync, ..Call::new(job, Permute, n, SLICES, &mut random) });
+            let whole = Pool::whole(job, &like);
+            for _ in 0..3 {
+                two_are_ahead(&whole, &Call { key: random.draw(), ..like.clone() }, &come, &signals);
             }
-            ends.of(job, &call).run();
-            if me < 2 {
-                signals[2..].iter().for_each(|&signal| job.post(signal));
-            }
-            if sync.1 == Out::No {
-                job.barrier();
-            }
-            ends.check(job, &call);
         }
     }
 }
 
+/// The others make the call when the first two have.
+fn two_are_ahead(pool: &Pool<u64>, call: &Call, come: &Semaphore, signals: &[Signal]) {
+    let (job, me) = (pool.job, pool.job.rank().index());
+    let mut ends = pool.ends(call, 0);
+    job.barrier();
+    if me > 1 {
+        come.wait_n(2);
+    }
+    ends.of(job, call).run();
+    if me < 2 {
+        signals[2..].iter().for_each(|&signal| job.post(signal));
+    }
+    if call.sync.1 == Out::No {
+        job.barrier();
+    }
+    ends.check(job, call);
+}
+
 /// One rank comes when all others are inside. Until then nothing was touched that may not be, and none of those has gone on that
-/// have to wait.
+/// have to wait. Of parts of arrays, and of whole ones again and again: then calls are remembered.
 fn late(job: &Job) {
-    let (me, size, mut random) = (job.rank(), job.size(), Random::new(15));
-    let pool = Pool::<u64>::new(job, 400 * size);
-    let come = job.semaphore().unwrap();
-    let signals = job.value(come.signal()).gather_all();
-    let (entered, left) = (job.alloc_all::<u64>(1).unwrap(), job.alloc_all::<u64>(1).unwrap());
-    let mut round = 0;
+    let mut random = Random::new(15);
+    let pool = Pool::<u64>::new(job, 400 * job.size());
+    let mut late = Late::new(job);
     for (op, sync) in OPS.into_iter().flat_map(|op| {
         [(In::All, Out::All), (In::All, Out::My), (In::My, Out::All), (In::My, Out::My)].map(|sync| (op, sync))
     }) {
         let n = [3, 20][random.below(2)];
         let call = Call { sync, ..Call::new(job, op, n, SLICES, &mut random) };
-        let mut ends = pool.ends(&call, 0);
-        let (at, real) = (random.below(size), call.contents::<u64>(&ends.before));
+        late.comes(&pool, &call, random.below(job.size()));
+        if is_remembered() || !is_left_out(&mut random) {
+            let whole = Pool::whole(job, &call);
+            for _ in 0..3 {
+                let again = Call { key: random.draw(), ..call.clone() };
+                late.comes(&whole, &again, random.below(job.size()));
+            }
+        }
+    }
+    late.end();
+}
+
+/// What ranks know of the one that is late.
+struct Late<'j> {
+    job: &'j Job,
+    come: Semaphore,
+    signals: Vec<Signal>,
+    /// The last round that this rank has entered when it was late.
+    entered: GlobalPtr<u64>,
+    /// How many have gone on, while this rank was late.
+    left: GlobalPtr<u64>,
+    round: u64,
+}
+
+impl<'j> Late<'j> {
+    fn new(job: &'j Job) -> Self {
+        let come = job.semaphore().unwrap();
+        let signals = job.value(come.signal()).gather_all();
+        let (entered, left) = (job.alloc_all(1).unwrap(), job.alloc_all(1).unwrap());
+        Late { job, come, signals, entered, left, round: 0 }
+    }
+
+    /// The rank `at` comes late to the call.
+    fn comes(&mut self, pool: &Pool<u64>, call: &Call, at: usize) {
+        let Late { job, ref come, ref signals, entered, left, .. } = *self;
+        let (me, size, n, sync) = (job.rank(), job.size(), call.n, call.sync);
+        let mut ends = pool.ends(call, 0);
+        let real = call.contents::<u64>(&ends.before);
         let (one, trash) = (Rank(at as u32), call.contents::<u64>(&Blocks { room: ends.before.room, there: vec![] }));
         // What is only right when the late rank has come: its own source, and where nothing is touched before, all.
         let all_late = sync.0 == In::All;
@@ -413,7 +546,7 @@ fn late(job: &Job) {
         }
         // Who waits for the late one: under All all, else in a permutation nobody but the two beside it.
         let waits = sync.0 == In::All || sync.1 == Out::All;
-        round += 1;
+        self.round += 1;
         job.barrier();
         let part = |of: Rank, array: &SharedArray<u64>, len: usize| {
             let mut all = vec![0; len * size];
@@ -440,13 +573,13 @@ fn late(job: &Job) {
             } else {
                 ends.source.write(&real);
             }
-            entered.put(job, round);
+            entered.put(job, self.round);
         } else {
             job.post(signals[at]);
         }
-        ends.of(job, &call).run();
+        ends.of(job, call).run();
         if waits {
-            assert_eq!(entered.on(one).get(job), round, "{me} went on before {one} came: {call:?}");
+            assert_eq!(entered.on(one).get(job), self.round, "{me} went on before {one} came: {call:?}");
         }
         left.on(one).at(job).fetch_add(1);
         if sync.1 == Out::All {
@@ -456,47 +589,68 @@ fn late(job: &Job) {
                 call.check("the destination from afar", TeamRank(r.0), &blocks, &part(r, &pool.into, blocks.room * n));
             }
         }
-        ends.check(job, &call);
+        ends.check(job, call);
         job.barrier();
         left.put(job, 0);
     }
-    job.barrier();
-    job.free_all(entered);
-    job.free_all(left);
+
+    fn end(self) {
+        self.job.barrier();
+        self.job.free_all(self.entered);
+        self.job.free_all(self.left);
+    }
 }
 
-/// Who has returned changes what is its own, or under All anything: nobody sees it, and nothing comes later.
+/// Who has returned changes what is its own, or under All anything: nobody sees it, and nothing comes later. Of parts of arrays, and of whole ones again
+/// and again: then calls are remembered.
 fn afterwards(job: &Job) {
-    let (me, size, mut random) = (job.rank().index(), job.size(), Random::new(16));
-    let pool = Pool::<u64>::new(job, 400 * size);
+    let mut random = Random::new(16);
+    let pool = Pool::<u64>::new(job, 400 * job.size());
     for turn in 0..plenty(job, 600).min(60) {
         let n = [1, 3, 30, 300][random.below(4)];
         let leave = OUTS[1 + turn % 2];
         let arrive = INS[1 + random.below(2)];
         let call = Call { sync: (arrive, leave), ..Call::new(job, OPS[turn / 2 % 6], n, SLICES, &mut random) };
-        let mut ends = pool.ends(&call, 0);
-        // Some are late.
-        (0..random.below(size)).for_each(|r| {
-            if r == me {
-                job.rpc(job.neighbor(1), |_, ()| (), ()).wait();
-            }
-        });
-        ends.of(job, &call).run();
-        let destination = ends.destination.as_mut().expect("two buffers");
-        call.check("the destination", job.all().rank(), &ends.after, &destination.read());
-        let (last, other) = (vec![mixed([call.key]); ends.before.room * n], vec![!call.key; ends.after.room * n]);
-        match leave {
-            Out::All => {
-                let right = job.neighbor(1).index();
-                (0..last.len()).for_each(|k| pool.from.put(k * size + right, last[k]));
-            }
-            _ => ends.source.write(&last),
-        }
-        destination.write(&other);
-        job.barrier();
-        assert_eq!(destination.read(), other, "something came after the return: {call:?}");
-        job.barrier();
+        goes_on(&pool, &call, &mut random);
     }
+    for (op, turn) in OPS.into_iter().flat_map(|op| (0..4).map(move |turn| (op, turn))) {
+        if is_remembered() || !is_left_out(&mut random) {
+            let (n, sync) = ([1, 3, 30, 300][random.below(4)], (INS[1 + turn / 2], OUTS[1 + turn % 2]));
+            let like = Call { sync, ..Call::new(job, op, n, SLICES, &mut random) };
+            let whole = Pool::whole(job, &like);
+            for _ in 0..3 {
+                goes_on(&whole, &Call { key: random.draw(), ..like.clone() }, &mut random);
+            }
+        }
+    }
+}
+
+/// Makes the call, and goes on.
+fn goes_on(pool: &Pool<u64>, call: &Call, random: &mut Random) {
+    let (job, n) = (pool.job, call.n);
+    let (me, size) = (job.rank().index(), job.size());
+    let mut ends = pool.ends(call, 0);
+    // Some are late.
+    (0..random.below(size)).for_each(|r| {
+        if r == me {
+            job.rpc(job.neighbor(1), |_, ()| (), ()).wait();
+        }
+    });
+    ends.of(job, call).run();
+    let destination = ends.destination.as_mut().expect("two buffers");
+    call.check("the destination", job.all().rank(), &ends.after, &destination.read());
+    let (last, other) = (vec![mixed([call.key]); ends.before.room * n], vec![!call.key; ends.after.room * n]);
+    match call.sync.1 {
+        Out::All => {
+            let right = job.neighbor(1).index();
+            (0..last.len()).for_each(|k| pool.from.put(k * size + right, last[k]));
+        }
+        _ => ends.source.write(&last),
+    }
+    destination.write(&other);
+    job.barrier();
+    assert_eq!(destination.read(), other, "something came after the return: {call:?}");
+    job.barrier();
 }
 
 /// Whoever is wrong is told so before anything has begun; what is wrong at the root only, the others do not begin.

@@ -83,6 +83,11 @@ pub fn is_left_out(random: &mut Random) -> bool {
     random.below(4) > 0 && is_short()
 }
 
+/// Are calls of collectives remembered, and later ones like them made by that? Ranks that compare their calls do not.
+pub fn is_remembered() -> bool {
+    std::env::var("PARTAGE_CHECK").map_or(!cfg!(debug_assertions), |check| check == "0")
+}
+
 /// How many messages a flood has, each rank's part: as many in all on few ranks as on many. `SCALE` multiplies it.
 pub fn plenty(job: &Job, of_all: usize) -> usize {
     let scale = scale();

@@ -2,7 +2,7 @@
 //! and says what came of them: `partage-conformance litmus SECONDS`. As `partage-conformance agent` it is what a launcher
 //! starts on another host.
 //!
-//! `VERBOSE` says each case and its time, `ONLY` runs the cases whose name contains it, `SCALE` multiplies the floods.
+//! `VERBOSE` says each case and its time, `ONLY` runs the cases whose name contains it (or one of several, `a|b`; it fails if no case has one of them), `SCALE` multiplies the floods.
 
 use partage_conformance::{Case, am, array, cases, memory, soak};
 use std::time::{Duration, Instant};
@@ -35,8 +35,17 @@ fn main() {
             partage::run(|job| soak::litmus(job, time, 42, |litmus| litmus.say()));
         }
         _ => {
-            let wanted = std::env::var("ONLY").unwrap_or_default();
-            let wanted = || cases().filter(|(name, _)| name.contains(&wanted));
+            let only = std::env::var("ONLY").unwrap_or_default();
+            // A name that no case has is a mistake: nothing would run, and all would seem well.
+            if let Some(part) = only.split('|').find(|part| !cases().any(|(name, _)| name.contains(*part))) {
+                partage::run(|job| {
+                    if job.rank().0 == 0 {
+                        eprintln!("ONLY: no case has {part:?} in its name");
+                    }
+                });
+                std::process::exit(1);
+            }
+            let wanted = || cases().filter(|(name, _)| only.split('|').any(|part| name.contains(part)));
             let verbose = std::env::var_os("VERBOSE").is_some();
             partage::run(|job| {
                 am::register(job);

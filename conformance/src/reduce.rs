@@ -2,13 +2,20 @@
 //!
 //! The oracle computes what all ranks have, from numbers that follow from a key, one after the other in the order of ranks or indices. Most
 //! operations are compositions of functions, whose order matters.
+//!
+//! * `floating`: sums that depend on the order of operands.
+//! * `teams`: the same on teams, and with filters.
 
-use crate::{Case, Random, attempt, is_left_out, mixed, plenty, refusal};
+mod floating;
+pub(crate) mod teams;
+
+use crate::{Case, Random, am, attempt, is_left_out, is_short, mixed, plenty, refusal};
 use partage::coll::{Collective, Source, With};
 use partage::prelude::*;
+use std::ops::Range;
 
 /// The cases.
-pub const CASES: [Case; 9] = [
+pub const CASES: [Case; 14] = [
     ("reductions of all kinds of buffers", kinds),
     ("reductions by name", named),
     ("streams of reductions without barriers", streams),
@@ -17,6 +24,11 @@ pub const CASES: [Case; 9] = [
     ("reductions that are under way together", together),
     ("folds of arrays", folds),
     ("prefixes of arrays", prefixes),
+    ("folds and prefixes of long arrays", long_folds),
+    ("floating reductions are the same each time", floating::same),
+    ("reductions on teams", teams::collectives),
+    ("reductions of teams that overlap", teams::overlapping),
+    ("reductions of which only a team takes part", teams::filters),
     ("wrong reductions", wrong),
 ];
 
@@ -135,9 +147,9 @@ struct Call {
 }
 
 impl Call {
-    fn new(job: &Job, op: Op, n: usize, (from, into): (Kind, Option<Kind>), random: &mut Random) -> Call {
+    fn new(team: &Team, op: Op, n: usize, (from, into): (Kind, Option<Kind>), random: &mut Random) -> Call {
         let sync = (INS[random.below(3)], OUTS[random.below(3)]);
-        Call { op, root: random.below(job.size()), n, sync, algorithm: None, from, into, key: random.draw() }
+        Call { op, root: random.below(team.size()), n, sync, algorithm: None, from, into, key: random.draw() }
     }
 
     /// What a rank has before.
@@ -152,26 +164,31 @@ impl Call {
 
     /// What it has after, if something has come.
     fn result<T: Drawn>(&self, me: usize, size: usize) -> Option<Vec<T>> {
-        let ranks = match self.op {
-            Reduce if me != self.root => return None,
-            Reduce | AllReduce => 0..size,
-            Prefix => 0..me + 1,
-            Before => 0..me,
+        self.result_of(me, &(0..size).collect::<Vec<_>>())
+    }
+
+    /// The same if only these ranks take part.
+    fn result_of<T: Drawn>(&self, me: usize, ranks: &[usize]) -> Option<Vec<T>> {
+        let counts = |r: usize| match self.op {
+            Reduce => me == self.root,
+            AllReduce => true,
+            Prefix => r <= me,
+            Before => r < me,
         };
         let join = |a: Vec<T>, b: Vec<T>| a.into_iter().zip(b).map(|(a, b)| T::OP.combine(a, b)).collect();
-        ranks.map(|r| self.mine(r)).reduce(join)
+        ranks.iter().filter(|&&r| counts(r)).map(|&r| self.mine(r)).reduce(join)
     }
 
     fn of<'a, T: Drawn, S: Source<'a, Item = T>>(
         &self,
-        job: &'a Job,
+        team: &'a Team,
         source: S,
     ) -> Collective<'a, T, S::State, With<T, T::Op>> {
         let begun = match self.op {
-            Reduce => job.reduce(source, T::OP).root(TeamRank(self.root as u32)),
-            AllReduce => job.all_reduce(source, T::OP),
-            Prefix => job.prefix_reduce(source, T::OP),
-            Before => job.prefix_reduce(source, T::OP).exclusive(),
+            Reduce => team.reduce(source, T::OP).root(TeamRank(self.root as u32)),
+            AllReduce => team.all_reduce(source, T::OP),
+            Prefix => team.prefix_reduce(source, T::OP),
+            Before => team.prefix_reduce(source, T::OP).exclusive(),
         };
         let ready = begun.sync(self.sync.0, self.sync.1);
         match self.algorithm {
@@ -182,23 +199,23 @@ impl Call {
 }
 
 /// Arrays that are used again and again.
-struct Pool<'j, T> {
-    job: &'j Job,
+struct Pool<'t, T> {
+    team: &'t Team,
     from: SharedArray<T>,
     into: SharedArray<T>,
 }
 
-impl<'j, T: Drawn> Pool<'j, T> {
+impl<'t, T: Drawn> Pool<'t, T> {
     /// Collective.
-    fn new(job: &'j Job, room: usize) -> Self {
-        let [from, into] = [(); 2].map(|_| job.array(Layout::cyclic(room * job.size())).expect("a little memory"));
-        Pool { job, from, into }
+    fn new(team: &'t Team, room: usize) -> Self {
+        let [from, into] = [(); 2].map(|_| team.array(Layout::cyclic(room * team.size())).expect("a little memory"));
+        Pool { team, from, into }
     }
 
     /// Makes a call, and looks at what comes of it. `at` is where in the arrays.
-    fn once(&mut self, call: &Call, at: usize) {
-        let Pool { job, from, into } = self;
-        let (me, size) = (job.rank().index(), job.size());
+    fn once(&self, call: &Call, at: usize) {
+        let (team, from, into) = (self.team, &self.from, &self.into);
+        let (me, size) = (team.rank().index(), team.size());
         let (mine, expected) = (call.mine::<T>(me), call.result::<T>(me, size));
         let left = if call.into.is_none() { mine.clone() } else { call.trash() };
         let range = at * size..(at + call.n) * size;
@@ -211,24 +228,24 @@ impl<'j, T: Drawn> Pool<'j, T> {
         }
         let shared = call.from == Kind::Shared || call.into == Some(Kind::Shared);
         if shared && call.sync.0 == In::No {
-            job.barrier();
+            team.barrier();
         }
         match (call.from, call.into) {
-            (Kind::Private, None) => call.of(job, &mut private).run(),
-            (Kind::Private, Some(Kind::Private)) => call.of(job, &private).to(&mut come).run(),
-            (Kind::Private, Some(Kind::Shared)) => call.of(job, &private).to(into.slice(range)).run(),
-            (Kind::Shared, Some(Kind::Private)) => call.of(job, from.slice(range)).to(&mut come).run(),
-            (Kind::Shared, Some(Kind::Shared)) => call.of(job, from.slice(range.clone())).to(into.slice(range)).run(),
+            (Kind::Private, None) => call.of(team, &mut private).run(),
+            (Kind::Private, Some(Kind::Private)) => call.of(team, &private).to(&mut come).run(),
+            (Kind::Private, Some(Kind::Shared)) => call.of(team, &private).to(into.slice(range)).run(),
+            (Kind::Shared, Some(Kind::Private)) => call.of(team, from.slice(range)).to(&mut come).run(),
+            (Kind::Shared, Some(Kind::Shared)) => call.of(team, from.slice(range.clone())).to(into.slice(range)).run(),
             (Kind::Shared, None) => unreachable!("a slice is no place"),
         }
         if shared && call.sync.1 == Out::No {
-            job.barrier();
+            team.barrier();
         }
         if call.into == Some(Kind::Shared) {
             into.cells().read(at, &mut come);
         }
         let found = if call.into.is_none() { &private } else { &come };
-        assert_eq!(*found, expected.unwrap_or(left), "{}: {call:?}", job.rank());
+        assert_eq!(*found, expected.unwrap_or(left), "member {me}: {call:?}");
         // Nobody reads it any more.
         if call.from == Kind::Shared {
             from.cells().write(at, &call.trash());
@@ -236,7 +253,7 @@ impl<'j, T: Drawn> Pool<'j, T> {
     }
 
     /// So many random calls on the same buffers, without barriers.
-    fn stream(&mut self, times: usize, most: usize, random: &mut Random) {
+    fn stream(&self, times: usize, most: usize, random: &mut Random) {
         for _ in 0..times {
             let n = match random.below(8) {
                 0 => random.below(most + 1),
@@ -245,7 +262,7 @@ impl<'j, T: Drawn> Pool<'j, T> {
             };
             let (from, into) = (KINDS[random.below(2)], KINDS[random.below(2)]);
             let kinds = if random.below(4) == 0 { (Kind::Private, None) } else { (from, Some(into)) };
-            let mut call = Call::new(self.job, OPS[random.below(4)], n, kinds, random);
+            let mut call = Call::new(self.team, OPS[random.below(4)], n, kinds, random);
             if kinds.0 == Kind::Shared || kinds.1 == Some(Kind::Shared) {
                 call.sync = (INS[1 + random.below(2)], OUTS[1 + random.below(2)]);
             }
@@ -268,7 +285,7 @@ fn long(job: &Job) -> usize {
 
 fn kinds(job: &Job) {
     fn of<T: Drawn>(job: &Job, random: &mut Random) {
-        let mut pool = Pool::<T>::new(job, 6000);
+        let pool = Pool::<T>::new(job, 6000);
         for from in KINDS {
             for into in [Some(Kind::Private), Some(Kind::Shared), None] {
                 if from == Kind::Shared && into.is_none() {
@@ -309,7 +326,7 @@ fn kinds(job: &Job) {
     }
 }
 
-/// Every algorithm for every operation, or it says that it cannot be taken; the table's stay right.
+/// Every algorithm for every operation that it does; of others it says that it cannot be taken, and why.
 fn named(job: &Job) {
     const NAMES: [&str; 27] = [
         "flat:push",
@@ -340,35 +357,73 @@ fn named(job: &Job) {
         "coop@1k",
         "coop",
     ];
-    fn of<T: Drawn>(job: &Job, random: &mut Random) -> usize {
-        let mut pool = Pool::<T>::new(job, 500);
-        let mut taken = 0;
-        for name in NAMES {
-            for op in OPS {
-                for kinds in
-                    [(Kind::Private, None), (Kind::Shared, Some(Kind::Shared)), (Kind::Private, Some(Kind::Private))]
-                {
-                    if is_left_out(random) {
-                        continue;
-                    }
-                    let n = [1, 2, long(job) / 12][random.below(3)];
-                    let mut call = Call::new(job, op, n, kinds, random);
-                    call.algorithm = Some(name);
-                    match attempt(|| pool.once(&call, 0)) {
-                        Ok(()) => taken += 1,
-                        Err(said) => {
-                            assert!(said.contains("cannot be taken") || said.contains("algorithm: "), "{name}: {said}")
-                        }
-                    }
-                    job.barrier();
+    fn of<T: Drawn>(job: &Job, random: &mut Random) {
+        let pool = Pool::<T>::new(job, 500);
+        let (shared, private) = ((Kind::Shared, Some(Kind::Shared)), (Kind::Private, Some(Kind::Private)));
+        for (name, op) in NAMES.into_iter().flat_map(|name| OPS.map(|op| (name, op))) {
+            // Nothing is in the way of any that does the operation.
+            if !is_short() || !<T::Op as ReduceOp<T>>::ORDERED {
+                let call = Call::new(job, op, 1, shared, random);
+                is_taken_or_not(job, &pool, &Call { sync: (In::All, Out::All), algorithm: Some(name), ..call });
+            }
+            for kinds in [(Kind::Private, None), shared, private] {
+                if is_left_out(random) {
+                    continue;
                 }
+                let n = [1, 2, long(job) / 12][random.below(3)];
+                let call = Call::new(job, op, n, kinds, random);
+                is_taken_or_not(job, &pool, &Call { algorithm: Some(name), ..call });
             }
         }
-        taken
     }
     let mut random = Random::new(37);
-    let taken = [of::<u64>(job, &mut random), of::<Line>(job, &mut random)];
-    assert!(taken.iter().all(|&n| n >= 8), "{taken:?}");
+    of::<u64>(job, &mut random);
+    of::<Line>(job, &mut random);
+}
+
+/// Makes a call whose algorithm is named: it is taken, or there is a reason, which is said.
+#[track_caller]
+fn is_taken_or_not<T: Drawn>(job: &Job, pool: &Pool<'_, T>, call: &Call) {
+    let (name, ordered) = (call.algorithm.expect("a name"), <T::Op as ReduceOp<T>>::ORDERED);
+    let is_one_node = job.ranks().all(|r| job.same_node(r));
+    let are_stores = job.size() == 1 || (is_one_node && !am::reference());
+    let why = why_not(call, call.n * size_of::<T>(), ordered, are_stores);
+    match attempt(|| pool.once(call, 0)) {
+        Ok(()) => assert_eq!(why, None, "{name} was taken: {call:?}"),
+        Err(said) if ordered && said.contains("ranks of a node do not follow one another") => {
+            assert!(!is_one_node && (name.starts_with("leaders") || name.starts_with("nodes")), "{said}");
+        }
+        Err(said) => {
+            let right = why.is_some_and(|why| said.ends_with(&format!(" cannot be taken: {why}")));
+            assert!(right, "{call:?}: {said}, where {why:?} is right");
+        }
+    }
+    job.barrier();
+}
+
+/// What is wrong with the algorithm of a call of so many bytes, if something is: as the documentation of collectives has it.
+fn why_not(call: &Call, bytes: usize, ordered: bool, are_stores: bool) -> Option<&'static str> {
+    let name = call.algorithm?;
+    let (flow, way) = name.split_once(':').unwrap_or((name, ""));
+    let flow = flow.split(['/', '@']).next().unwrap_or(flow);
+    let is_prefix = matches!(call.op, Prefix | Before);
+    let is_shared = call.from == Kind::Shared && call.into == Some(Kind::Shared);
+    let is_done = match flow {
+        "flat" | "slices" | "chain" => is_shared || way != "split",
+        "leader" => is_shared && call.sync.0 != In::My,
+        "last" | "coop" => is_shared && call.sync.0 != In::My && call.sync != (In::No, Out::My),
+        "doubling" | "leaders" => call.op == AllReduce,
+        "ring" => call.op == AllReduce && !ordered,
+        "dissemination" => is_prefix,
+        // Trees, of ranks or of nodes.
+        _ => !is_prefix,
+    };
+    match flow {
+        _ if !is_done => Some("it does not do that, with such buffers, in that sync mode"),
+        "leader" | "last" | "coop" if !are_stores => Some("ranks are on several nodes"),
+        _ if way == "mail" && bytes > 56 => Some("a letter has 56 bytes"),
+        _ => None,
+    }
 }
 
 fn streams(job: &Job) {
@@ -381,22 +436,27 @@ fn streams(job: &Job) {
 }
 
 fn values(job: &Job) {
-    let (me, size) = (job.rank().0, job.size() as u32);
-    for k in 0..20 {
-        let all: Vec<u32> = (0..size).map(|r| mixed([k, r.into()]) as u32).collect();
-        let mine = all[me as usize];
-        let root = TeamRank(k as u32 % size);
-        assert_eq!(job.value(mine).sum(), all.iter().fold(0u32, |a, &b| a.wrapping_add(b)));
-        assert_eq!(job.value(mine).min(), *all.iter().min().expect("some"));
-        assert_eq!(job.value(mine).max(), *all.iter().max().expect("some"));
+    values_of(job, 20);
+}
+
+fn values_of(team: &Team, times: u64) {
+    let (me, size) = (team.rank().index(), team.size());
+    for k in 0..times {
+        let all: Vec<u32> = (0..size).map(|r| mixed([k, r as u64]) as u32).collect();
+        let mine = all[me];
+        let root = TeamRank((k as usize % size) as u32);
+        assert_eq!(team.value(mine).sum(), all.iter().fold(0u32, |a, &b| a.wrapping_add(b)));
+        assert_eq!(team.value(mine).min(), *all.iter().min().expect("some"));
+        assert_eq!(team.value(mine).max(), *all.iter().max().expect("some"));
         let xor = all.iter().fold(0, |a, b| a ^ b);
-        assert_eq!(job.value(mine).reduce(Xor, root), (job.rank().0 == root.0).then_some(xor));
+        assert_eq!(team.value(mine).reduce(Xor, root), (team.rank() == root).then_some(xor));
         let lines: Vec<Line> = all.iter().map(|&x| Line::draw(x.into())).collect();
         let join = |to: usize| lines[..to].iter().copied().reduce(|a, b| Then.combine(a, b));
-        let mine = lines[me as usize];
-        assert_eq!(Some(job.value(mine).all_reduce(Then)), join(lines.len()));
-        assert_eq!(Some(job.value(mine).prefix_reduce(Then)), join(me as usize + 1));
-        assert_eq!(job.value(mine).prefix_before(Then), join(me as usize));
+        let mine = lines[me];
+        assert_eq!(team.value(mine).reduce(Then, root), join(size).filter(|_| team.rank() == root));
+        assert_eq!(Some(team.value(mine).all_reduce(Then)), join(size));
+        assert_eq!(Some(team.value(mine).prefix_reduce(Then)), join(me + 1));
+        assert_eq!(team.value(mine).prefix_before(Then), join(me));
     }
 }
 
@@ -447,17 +507,11 @@ fn together(job: &Job) {
     }
 }
 
-/// An array of some layout, whose elements are known, and a part of it.
-fn array<T: Drawn>(job: &Job, random: &mut Random) -> (SharedArray<T>, Vec<T>, std::ops::Range<usize>) {
-    let n = random.below(60);
-    let layout = match random.below(5) {
-        0 => Layout::blocked(n),
-        1 => Layout::cyclic(n),
-        2 => Layout::block_cyclic(n, 1 + random.below(7)),
-        3 => Layout::per_rank(n / 4),
-        _ => Layout::on(random.below(job.size()), n),
-    };
-    let a = job.array::<T>(layout).expect("a little memory");
+/// An array, whose elements are known, and a part of it.
+type Dealt<T> = (SharedArray<T>, Vec<T>, Range<usize>);
+
+fn dealt<T: Drawn>(team: &Team, layout: Layout, random: &mut Random) -> Dealt<T> {
+    let a = team.array::<T>(layout).expect("a little memory");
     let key = random.draw();
     let all: Vec<T> = (0..a.len()).map(|i| T::draw(mixed([key, i as u64]))).collect();
     a.my_indices().for_each(|i| a.put(i, all[i]));
@@ -466,58 +520,106 @@ fn array<T: Drawn>(job: &Job, random: &mut Random) -> (SharedArray<T>, Vec<T>, s
     (a, all, range)
 }
 
+/// A short one of some layout.
+fn array<T: Drawn>(team: &Team, random: &mut Random) -> Dealt<T> {
+    let n = random.below(60);
+    let layout = match random.below(5) {
+        0 => Layout::blocked(n),
+        1 => Layout::cyclic(n),
+        2 => Layout::block_cyclic(n, 1 + random.below(7)),
+        3 => Layout::per_rank(n / 4),
+        _ => Layout::on(random.below(team.size()), n),
+    };
+    dealt(team, layout, random)
+}
+
 /// UPC's reductions: any layout, beginning and end.
 fn folds(job: &Job) {
-    fn of<T: Drawn>(job: &Job, random: &mut Random) {
-        let (a, all, range) = array::<T>(job, random);
-        let expected = all[range.clone()].iter().copied().reduce(|x, y| T::OP.combine(x, y));
-        let sync = (INS[random.below(3)], OUTS[random.below(3)]);
-        let found = job.fold(a.slice(range.clone()), T::OP).sync(sync.0, sync.1).run();
-        assert_eq!(found, expected, "{range:?} of {:?}", a.layout());
-        let root = TeamRank(random.below(job.size()) as u32);
-        let found = job.fold(a.slice(range), T::OP).root(root).run();
-        assert_eq!(found, expected.filter(|_| root.0 == job.rank().0));
-        // Memory of one's own, of any length.
-        let lens: Vec<usize> = (0..job.size()).map(|_| random.below(5)).collect();
-        let of = |r: usize| (0..lens[r]).map(move |i| T::draw(mixed([7, r as u64, i as u64])));
-        let mine: Vec<T> = of(job.rank().index()).collect();
-        let expected = (0..job.size()).flat_map(of).reduce(|x, y| T::OP.combine(x, y));
-        assert_eq!(job.fold(&mine, T::OP).run(), expected);
-    }
     let mut random = Random::new(47);
     for _ in 0..plenty(job, 400).min(25) {
-        of::<u64>(job, &mut random);
-        of::<Line>(job, &mut random);
-        of::<Long>(job, &mut random);
+        fold_of::<u64>(job, array(job, &mut random), &mut random);
+        fold_of::<Line>(job, array(job, &mut random), &mut random);
+        fold_of::<Long>(job, array(job, &mut random), &mut random);
     }
 }
 
+fn fold_of<T: Drawn>(team: &Team, (a, all, range): Dealt<T>, random: &mut Random) {
+    let expected = all[range.clone()].iter().copied().reduce(|x, y| T::OP.combine(x, y));
+    let sync = (INS[random.below(3)], OUTS[random.below(3)]);
+    let found = team.fold(a.slice(range.clone()), T::OP).sync(sync.0, sync.1).run();
+    assert_eq!(found, expected, "{range:?} of {:?}", a.layout());
+    let root = TeamRank(random.below(team.size()) as u32);
+    let found = team.fold(a.slice(range), T::OP).root(root).run();
+    assert_eq!(found, expected.filter(|_| team.rank() == root));
+    // Memory of one's own, of any length.
+    let lens: Vec<usize> = (0..team.size()).map(|_| random.below(5)).collect();
+    let of = |r: usize| (0..lens[r]).map(move |i| T::draw(mixed([7, r as u64, i as u64])));
+    let mine: Vec<T> = of(team.rank().index()).collect();
+    let expected = (0..team.size()).flat_map(of).reduce(|x, y| T::OP.combine(x, y));
+    assert_eq!(team.fold(&mine, T::OP).run(), expected);
+}
+
 fn prefixes(job: &Job) {
-    fn of<T: Drawn>(job: &Job, random: &mut Random) {
-        let (mut a, all, range) = array::<T>(job, random);
-        let b = job.array::<T>(a.layout()).expect("a little memory");
-        let exclusive = random.below(2) == 0;
-        let mut expected = vec![T::zeroed(); all.len()];
-        let mut sum: Option<T> = None;
-        for i in range.clone() {
-            let with = sum.map_or(all[i], |sum| T::OP.combine(sum, all[i]));
-            expected[i] = if exclusive { sum.unwrap_or(T::zeroed()) } else { with };
-            sum = Some(with);
-        }
-        let begun = job.prefix_fold(a.slice(range.clone()), T::OP).to(b.slice(range.clone()));
-        let begun = if exclusive { begun.exclusive() } else { begun };
-        begun.run();
-        b.my_indices().for_each(|i| assert_eq!(b.get(i), expected[i], "{i} of {range:?} of {:?}", a.layout()));
-        job.prefix_fold(&mut a, T::OP).sync(In::My, Out::My).run();
-        let mut sum = None;
-        let prefixes: Vec<T> = all.iter().map(|&x| *sum.insert(sum.map_or(x, |sum| T::OP.combine(sum, x)))).collect();
-        a.my_indices().for_each(|i| assert_eq!(a.get(i), prefixes[i], "{i} of {:?}, in place", a.layout()));
-    }
     let mut random = Random::new(53);
     for _ in 0..plenty(job, 300).min(20) {
-        of::<u64>(job, &mut random);
-        of::<Line>(job, &mut random);
+        prefix_of::<u64>(job, array(job, &mut random), &mut random);
+        prefix_of::<Line>(job, array(job, &mut random), &mut random);
     }
+}
+
+/// What comes of the first, of the first two, and so on, after what comes before.
+fn prefixes_after<T: Drawn>(mut sum: Option<T>, all: &[T]) -> Vec<T> {
+    all.iter().map(|&x| *sum.insert(sum.map_or(x, |sum| T::OP.combine(sum, x)))).collect()
+}
+
+fn prefix_of<T: Drawn>(team: &Team, (mut a, all, range): Dealt<T>, random: &mut Random) {
+    let b = team.array::<T>(a.layout()).expect("a little memory");
+    let exclusive = random.below(2) == 0;
+    let mut expected = vec![T::zeroed(); all.len()];
+    let mut sum: Option<T> = None;
+    for i in range.clone() {
+        let with = sum.map_or(all[i], |sum| T::OP.combine(sum, all[i]));
+        expected[i] = if exclusive { sum.unwrap_or(T::zeroed()) } else { with };
+        sum = Some(with);
+    }
+    let begun = team.prefix_fold(a.slice(range.clone()), T::OP).to(b.slice(range.clone()));
+    let begun = if exclusive { begun.exclusive() } else { begun };
+    begun.run();
+    b.my_indices().for_each(|i| assert_eq!(b.get(i), expected[i], "{i} of {range:?} of {:?}", a.layout()));
+    team.prefix_fold(&mut a, T::OP).sync(In::My, Out::My).run();
+    let expected = prefixes_after(None, &all);
+    a.my_indices().for_each(|i| assert_eq!(a.get(i), expected[i], "{i} of {:?}, in place", a.layout()));
+    // Memory of one's own, of any length.
+    let me = team.rank().index();
+    let lens: Vec<usize> = (0..team.size()).map(|_| [random.below(5), 1000][random.below(9) / 8]).collect();
+    let of = |r: usize| (0..lens[r]).map(move |i| T::draw(mixed([11, r as u64, i as u64])));
+    let mine: Vec<T> = of(me).collect();
+    let before = (0..me).flat_map(of).reduce(|x, y| T::OP.combine(x, y));
+    let mut come = vec![T::zeroed(); mine.len()];
+    team.prefix_fold(&mine, T::OP).to(&mut come).run();
+    assert_eq!(come, prefixes_after(before, &mine), "{lens:?}");
+}
+
+/// Ranks have so much, side by side, that they read and write it in several pieces.
+fn long_folds(job: &Job) {
+    fn of<T: Drawn>(job: &Job, random: &mut Random) {
+        let part = 10_000 / size_of::<T>();
+        let (n, on) = (part * job.size() + random.below(9), random.below(job.size()));
+        let layouts = [Layout::block_cyclic(n, part / 2 + 3), Layout::blocked(n), Layout::on(on, part)];
+        for layout in layouts.into_iter().take(if is_short() { 1 } else { 3 }) {
+            let mut array = || {
+                let (a, all, _) = dealt::<T>(job, layout, random);
+                let range = random.below(9)..all.len() - random.below(9);
+                (a, all, range)
+            };
+            let [first, second] = [array(), array()];
+            fold_of(job, first, random);
+            prefix_of(job, second, random);
+        }
+    }
+    let mut random = Random::new(59);
+    of::<u64>(job, &mut random);
+    of::<Long>(job, &mut random);
 }
 
 fn wrong(job: &Job) {

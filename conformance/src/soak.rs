@@ -382,6 +382,7 @@ pub fn teams(job: &Job, time: Duration, seed: u64) {
     while let Some(round) = more.next() {
         team::overlap(job, 40, &mut Random::new(seed ^ round << 20));
         team::on_random_teams(job, &mut Random::new(seed ^ round << 21), 10);
+        reduce::teams::on_random_teams(job, &mut Random::new(seed ^ round << 22), 10);
     }
     more.end();
 }

@@ -1,7 +1,7 @@
 //! Teams: what every mapping must do.
 
 use crate::coll::Pool;
-use crate::{Case, Random, attempt, mixed, plenty, refusal};
+use crate::{Case, Random, attempt, is_short, mixed, plenty, refusal};
 use partage::prelude::*;
 
 /// The cases.
@@ -70,11 +70,19 @@ fn shapes(job: &Job) {
 }
 
 /// A list of some ranks in any order, which all ranks draw alike.
-fn some_list(job: &Job, random: &mut Random) -> Vec<Rank> {
+pub(crate) fn some_list(job: &Job, random: &mut Random) -> Vec<Rank> {
     let mut all: Vec<Rank> = job.ranks().collect();
     (1..all.len()).for_each(|i| all.swap(i, random.below(i + 1)));
     all.truncate(1 + random.below(all.len()));
     all
+}
+
+/// All ranks are dealt out to teams, whose members are in any order: that of this rank, and what its members draw alike.
+pub(crate) fn some_team(job: &Job, random: &mut Random) -> (Team, Random) {
+    let colors = 1 + random.below(job.size().min(4));
+    let dealt: Vec<(usize, i64)> = job.ranks().map(|_| (random.below(colors), random.below(1000) as i64)).collect();
+    let (color, key) = dealt[job.rank().index()];
+    (job.split_by(color, key), Random::new(mixed([random.draw(), color as u64])))
 }
 
 /// So many rounds: all ranks are dealt out, and each team makes random collectives.
@@ -101,17 +109,22 @@ fn collectives(job: &Job) {
     }
 }
 
-/// Makes so many teams of random ranks, keeps some of them for a while, uses all that there are, and drops them when each rank likes.
-pub fn overlap(job: &Job, times: usize, random: &mut Random) {
+/// Makes so many teams of random ranks, keeps some of them for a while, uses all that there are, and drops them when each rank likes. Of how many this rank
+/// was the first member, and how many it had at once.
+pub fn overlap(job: &Job, times: usize, random: &mut Random) -> (usize, usize) {
     let mut mine = Random::new(mixed([job.rank().0.into(), random.draw()]));
     // With its number, which members know alike.
     let mut held: Vec<(u64, Team)> = vec![];
     // Those that nobody may use any more.
     let mut old: Vec<Team> = vec![];
+    let (mut firsts, mut most) = (0, 0);
     for number in 0..times as u64 {
         let list = some_list(job, random);
         if list.contains(&job.rank()) {
-            held.push((number, job.team(list.iter().copied())));
+            let team = job.team(list.iter().copied());
+            firsts += usize::from(team.rank() == TeamRank(0));
+            held.push((number, team));
+            most = most.max(held.len());
         }
         let (op, root, all) = (random.below(4), random.below(1000), random.below(3) == 0);
         // The new one, or all, in an order that is the same everywhere.
@@ -139,10 +152,18 @@ pub fn overlap(job: &Job, times: usize, random: &mut Random) {
             drop(old.swap_remove(mine.below(old.len())));
         }
     }
+    (firsts, most)
 }
 
+/// By the thousand, if there is time.
 fn overlapping(job: &Job) {
-    overlap(job, (plenty(job, 40_000) / 10).clamp(40, 400), &mut Random::new(77));
+    let times = match is_short() {
+        true => (plenty(job, 40_000) / 10).clamp(40, 400),
+        false => (8000 / job.size()).clamp(1000, 2000),
+    };
+    let (firsts, most) = overlap(job, times, &mut Random::new(77));
+    assert_eq!(job.value(firsts).sum(), times, "each has one first member");
+    assert!(job.value(most).max() > 1, "no two were there at once");
 }
 
 /// Rows and columns; collectives of both are under way together, and each rank waits for them in its own order.

@@ -65,8 +65,45 @@ fn four_ranks() {
 #[test]
 fn collectives_that_are_not_compared() {
     for (ranks, procs) in [(1, 1), (2, 2), (3, 1), (5, 2), (7, 7)] {
-        suite(ranks, procs, &[("PARTAGE_CHECK", "0"), ("ONLY", "coll"), SHORT]);
+        suite(ranks, procs, &[("PARTAGE_CHECK", "0"), ("ONLY", "coll|different lengths|without the third"), SHORT]);
     }
+}
+
+/// Operands keep their order for every number of ranks, where trees and rings have their gaps; compared, and remembered.
+#[test]
+fn reductions_of_up_to_nine_ranks() {
+    for ranks in 1..=9 {
+        for procs in 1..=ranks.min(2) {
+            for check in ["1", "0"] {
+                let only = ("ONLY", "reductions|operations of all types|folds|prefixes");
+                suite(ranks, procs, &[("PARTAGE_CHECK", check), only, SHORT]);
+            }
+        }
+    }
+}
+
+/// Blocks go where they must for every number of ranks: those that other tests have not, or not all of; compared, and remembered.
+#[test]
+fn movers_of_up_to_nine_ranks() {
+    for (ranks, split) in [(5, 3), (6, 2), (8, 3), (9, 4)] {
+        for procs in some_of(1..=ranks, &[1, split]) {
+            for check in ["1", "0"] {
+                let only = "collectives in every|collectives of every|collectives by name|late rank|third|disturbs";
+                suite(ranks, procs, &[("PARTAGE_CHECK", check), ("ONLY", only), SHORT]);
+            }
+        }
+    }
+}
+
+/// Who asks for a case that is not there hears of it.
+#[test]
+fn no_such_case() {
+    let mut spec = Spec::new(SUITE, 3);
+    spec.procs = 2;
+    spec.env.push(("ONLY".into(), "flood|no such case".into()));
+    spec.timeout = Some(LIMIT);
+    let ended = partage::launcher::launch(&spec).unwrap();
+    assert_eq!(ended.code, 1, "{:?}", ended.why);
 }
 
 /// Is there time for all of it?
@@ -353,7 +390,7 @@ fn two_hosts() {
 #[test]
 fn four_hosts() {
     if let Some(namespaces) = Namespaces::of(4) {
-        namespaces.suite(9, 5, &[("ONLY", "collectives of"), SHORT]);
+        namespaces.suite(9, 5, &[("ONLY", "collectives of|reductions of"), SHORT]);
         namespaces.suite(7, 7, &[("ONLY", "flood"), SHORT]);
         namespaces.suite(7, 5, &[("ONLY", "semaphore"), SHORT]);
     }

@@ -278,6 +278,14 @@ impl<'j, T: Pod> Pool<'j, T> {
         Pool { job, team, room, from, into }
     }
 
+    /// Collective, with arrays that are as long as calls like this one need them: from 0 on, these have them whole.
+    pub(super) fn whole(job: &'j Job, like: &Call) -> Self {
+        let (team, size) = (job.all(), job.size());
+        let array = |blocks: usize| team.array(Layout::cyclic(blocks * like.n * size)).expect("a little memory");
+        let (from, into) = (array(like.source_blocks(size).0), array(like.destination_blocks(size).0));
+        Pool { job, team, room: like.n * size, from, into }
+    }
+
     /// Collective. Whatever the pool has no room for from `at` on has an array of its own.
     pub(super) fn ends(&self, call: &Call, at: usize) -> Ends<'_, T> {
         let (me, size) = (self.team.rank().index(), self.team.size());

@@ -9,7 +9,8 @@ use std::time::Duration;
 /// What `run` takes.
 #[derive(Args)]
 pub struct Options {
-    /// Ranks of the job
+    /// Ranks of the job; by default as many as --procs, as the hosts have slots or repeated lines, or as the cores that this
+    /// command is allowed here (its affinity mask; CPU quotas are not looked at)
     #[arg(short = 'n', long = "ranks", value_name = "RANKS")]
     ranks: Option<usize>,
     /// Processes that host them; by default one each

@@ -35,6 +35,12 @@ fn ranks() {
             ("buffers", _) => job.gather_all(&one).to(&mut all).run(),    // @private
             ("started", 1) => job.scope(|s| job.gather_all(&one).to(&mut all).start(s).wait()), // @started
             ("started", _) => job.broadcast(&mut one).run(),              // @run
+            ("barriers", 2) => job.barrier(),                             // @barrier
+            ("barriers", _) => job.all_reduce(&mut one, Sum).run(),       // @summed
+            ("a barrier with a value", 0) => job.barrier_with(7),         // @valued
+            ("a barrier with a value", _) => job.gather_all(&array).to(&mut all).run(), // @gathered
+            ("ends", 3) => return,
+            ("ends", _) => job.gather_all(&one).to(&mut all).run(),       // @goes_on
             ("functions", 2) => job.all_reduce(&mut one, Max).run(),      // @max
             ("functions", _) => job.all_reduce(&mut one, Sum).run(),      // @sum
             ("prefixes", 1) => job.prefix_reduce(&mut one, Sum).exclusive().run(), // @exclusive
@@ -96,6 +102,12 @@ fn calls_that_differ() {
         ("functions", ["all_reduce of 32 bytes", "different types or operations"], both(at!("max"), at!("sum"))),
         ("prefixes", ["exclusive", "prefix_reduce of 32 bytes"], both(at!("exclusive"), at!("inclusive"))),
         ("started", ["broadcast of 32 bytes", "gather_all of 32 bytes"], both(at!("started"), at!("run"))),
+        ("barriers", ["rank 2 came to barrier", "the same calls in the same order"], both(at!("barrier"), at!("summed"))),
+        (
+            "a barrier with a value",
+            ["rank 0 came to barrier", "to gather_all of 32 bytes"],
+            both(at!("valued"), at!("gathered")),
+        ),
     ] {
         for mapping in EVERY {
             let ended = job(mapping, case).env("PARTAGE_CHECK", "1").end();
@@ -103,6 +115,15 @@ fn calls_that_differ() {
             parts.iter().for_each(|part| assert!(line.contains(part), "{line}"));
             places.iter().for_each(|place| assert!(line.contains(place.as_str()), "`{place}` is not in {line}"));
         }
+    }
+}
+
+/// The others may find out first that a rank will not come.
+#[test]
+fn a_rank_that_has_ended() {
+    for mapping in EVERY {
+        let ended = job(mapping, "ends").env("PARTAGE_CHECK", "1").end();
+        ended.failed_soon(101, &["rank 3 ", "the end of the program", &said_at(at!("goes_on"))]);
     }
 }
 

@@ -124,9 +124,47 @@ fn lines_are_not_torn() {
 /// An agent that dies after its processes may have had something to tell.
 #[test]
 fn output_whose_end_is_lost() {
-    let script = r#"if [ $PMI_RANK = 1 ]; then (sleep 0.3; kill -9 $PPID) & else sleep 1; fi"#;
-    let ended = exec().run("a,b", &["-n", "2", "sh", "-c", script]).end();
+    let rsh = exec();
+    // Rank 0 ends when the agent of rank 1 is dead, long after rank 1.
+    let script = r#"if [ $PMI_RANK = 1 ]; then (sleep 1; kill -9 $PPID; : > "$DEAD") &
+        else until [ -e "$DEAD" ]; do sleep 0.02; done; fi"#;
+    let start = rsh.run("a,b", &["-n", "2", "sh", "-c", script]);
+    let ended = start.env("DEAD", rsh.directory.0.join("dead")).end();
     ended.failed_soon(1, &["partage: host b: the end of what its processes wrote was lost"]);
+}
+
+/// A remote shell that stays when its agent has told everything is not waited for as one that has not.
+#[test]
+fn remote_shells_that_linger() {
+    let rsh = rsh(r#"shift; "$@"; exec sleep 60"#);
+    let ended = rsh.run("a,b", &["-n", "2", "sh", "-c", "echo here"]).end();
+    assert_eq!(ended.succeeded(), "here\nhere\n");
+    assert!(ended.took < SOON, "{ended:#?}");
+}
+
+/// A word that takes longer than silence may last is waited for as long as parts of it come.
+#[test]
+fn output_that_comes_slowly() {
+    // From host b come 20 KiB in a second.
+    let slow = r#"
+        if [ "$1" = a ]; then shift; exec "$@"; fi
+        shift
+        { "$@"; : > "$0.over"; } | {
+            left=12
+            while [ $left -gt 0 ]; do
+                dd bs=8192 count=1 2> /dev/null
+                sleep 0.4
+                if [ -e "$0.over" ]; then left=$((left-1)); fi
+            done
+        }"#;
+    let rsh = rsh(slow);
+    // Rank 1 has ended before what it has started writes, and rank 0 ends after that.
+    let script = r#"if [ $PMI_RANK = 1 ]; then
+            (sleep 1; dd bs=60000 count=1 if=/dev/zero 2> /dev/null; : > "$DONE") &
+        else until [ -e "$DONE" ]; do sleep 0.02; done; fi"#;
+    let start = rsh.run("a,b", &["-n", "2", "sh", "-c", script]).env("PARTAGE_HEARTBEAT", "2");
+    let ended = start.env("DONE", rsh.directory.0.join("done")).start().wait_with(Duration::from_secs(1));
+    assert_eq!(ended.succeeded().len(), 60_000);
 }
 
 /// The name of an agent's host is not that of the hosts of a job inside.

@@ -21,6 +21,10 @@ fn ranks() {
             "panic" if me == 2 => panic!("rank two has had enough"), // @panic
             "exit" if me == 1 => std::process::exit(0),
             "killed" if me == 2 => kill(std::process::id() as i32, libc::SIGKILL),
+            "put" if me == 1 => kill(std::process::id() as i32, libc::SIGKILL),
+            "put" => loop {
+                cell.on(partage::prelude::Rank(1)).put_slice(job, &[0; 1 << 10]);
+            },
             "wait" => {
                 if me == 0 {
                     job.println("ready");
@@ -77,6 +81,8 @@ fn everything(launcher: Launcher<'_>) {
     worked(&end(start(launcher, "4", "work")));
     worked(&end(start(launcher, "2", "work").env("PARTAGE_THREADS", "2")));
     failed(&end(start(launcher, "4", "panic")), &["rank 2 on ", "rank two has had enough", &at!("panic")]);
+    // All processes find that, and one says it.
+    failed(&end(start(launcher, "4", "work").env("PARTAGE_SEGMENT", "much")), &["PARTAGE_SEGMENT", "much"]);
     failed(&end(start(launcher, "4", "exit")), &["rank 1 on ", "exited before the job was over"]);
     let ended = end(start(launcher, "4", "killed"));
     assert_ne!(ended.code, 0, "{ended:#?}");
@@ -207,6 +213,12 @@ fn srun() {
         }
         let srun = |processes: &str| slurm.srun(&format!("--mpi={mpi}"), processes);
         everything(&srun);
+        // Nobody is left on the other node who could say it, and Slurm lets the job go on.
+        let ended = end(start(&srun, "2", "put"));
+        failed(
+            &ended,
+            &["the network between the nodes has failed", " process 1 on ", "has ended, or the link to its host"],
+        );
         let ended = end(start(&srun, "4", "work"));
         for node in ["n1", "n2"] {
             assert!(ended.out.contains(&format!("worked on {node}\n")), "{ended:#?}");

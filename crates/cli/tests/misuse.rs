@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use partage::{ErrorKind, Launch};
+use std::time::Duration;
 
 #[test]
 fn ranks() {
@@ -150,20 +151,34 @@ fn launchers_that_we_cannot_speak_to() {
 fn different_binaries() {
     let directory = Directory::new("binaries");
     let (ours, theirs) = (this_program(), partage());
-    let script = directory.script(
-        "wrapper",
-        &format!(
-            "#!/bin/sh\nif [ \"$PMI_RANK\" = 0 ]; then exec {} --exact ranks --nocapture; fi\n\
+    let wrapper = |name: &str, ours_if: &str| {
+        let text = format!(
+            "#!/bin/sh\nif [ {ours_if} ]; then exec {} --exact ranks --nocapture; fi\n\
              exec {theirs} demo-rank x 16 1 /dev/null\n",
             ours.display()
-        ),
-    );
-    for n in ["2", "5"] {
-        let ended = run(&["-n", n]).arg(&script).env("CASE", "").end();
+        );
+        directory.script(name, &text)
+    };
+    let refused = |start: Start, expect: &str, soon: Duration| {
+        let ended = start.env("CASE", "").end();
         assert_ne!(ended.code, 0);
         let line = ended.line();
-        assert!(line.starts_with("partage: ") && line.contains("different binaries"), "{line}");
-        assert!(ended.took < SOON);
+        assert!(line.starts_with("partage: ") && line.contains(expect), "{line}");
+        assert!(ended.took < soon, "{ended:#?}");
+    };
+    let host = String::from_utf8(std::process::Command::new("hostname").output().unwrap().stdout).unwrap();
+    let host = host.trim();
+    let by_rank = wrapper("by-rank", "$PMI_RANK = 0");
+    for n in ["2", "5"] {
+        let expect = format!("process 0 (on {host}) and process 1 (on {host}) run different binaries");
+        refused(run(&["-n", n]).arg(&by_rank), &expect, SOON);
+    }
+    // Hosts on which the same name is another file; the remote shell only pretends to go there.
+    let by_host = wrapper("by-host", "$PARTAGE_NODE = a");
+    let rsh = directory.script("rsh", "#!/bin/sh\nshift; exec \"$@\"\n");
+    for (n, second) in [("2", 1), ("5", 3)] {
+        let expect = format!("process 0 (on a) and process {second} (on b) run different binaries");
+        refused(run(&["--hosts", "a,b", "-n", n, "--rsh"]).arg(&rsh).arg(&by_host), &expect, SOON_ACROSS);
     }
 }
 

@@ -207,31 +207,50 @@ impl<A: Pod> conduit::Handler for Reply<A> {
 /// A panic in a handler ends the job, whichever rank's thread ran it, and says whose message it was.
 #[inline(always)]
 fn guard(arrival: &Arrival<'_>, name: &Name, run: impl FnOnce()) {
-    let _running = InHandler(IN_HANDLER.replace(true));
+    let _running = Inside(INSIDE.replace(HANDLER));
     if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
         fail::handler_panicked(arrival.target(), arrival.source(), name.at, payload);
     }
 }
 
-/// What it was before.
-struct InHandler(bool);
+/// Runs the operation of a reduction that its user has given. One that was started runs in the middle of any call of its rank that waits.
+#[inline(always)]
+pub(crate) fn in_operation<R>(run: impl FnOnce() -> R) -> R {
+    let _running = Inside(INSIDE.replace(OPERATION));
+    run()
+}
 
-impl Drop for InHandler {
+/// What it was before.
+struct Inside(u8);
+
+impl Drop for Inside {
     #[inline(always)]
     fn drop(&mut self) {
-        IN_HANDLER.set(self.0);
+        INSIDE.set(self.0);
     }
 }
 
+/// In [`INSIDE`], if it is not zero.
+const HANDLER: u8 = 1;
+const OPERATION: u8 = 2;
+
 thread_local! {
-    /// Does this thread run a handler? It may do so in the middle of any call of its rank that waits.
-    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
+    /// Does this thread run a handler, or the operation of a reduction? It may do so in the middle of any call of its rank that waits.
+    static INSIDE: Cell<u8> = const { Cell::new(0) };
 }
 
-/// Does this thread run a handler? Then its rank, of which something can be reached by a thread-local, does not wait.
+/// Does this thread run a handler, or the operation of a reduction? Then its rank, of which something can be reached by a thread-local, does not wait.
 #[inline(always)]
 pub(crate) fn in_handler() -> bool {
-    IN_HANDLER.get()
+    INSIDE.get() != 0
+}
+
+/// What it runs, and what that may do.
+pub(crate) fn inside_what() -> &'static str {
+    match INSIDE.get() {
+        OPERATION => "in the operation of a reduction, which may run while its rank waits, and does not wait itself",
+        _ => "in a handler, which reaches open memory of its target and does not wait",
+    }
 }
 
 /// The right to reply to a request, once. Dropping it sends nothing.

@@ -478,6 +478,17 @@ const MOST_IN_BATCH: usize = 1024;
 ///     # job.barrier();
 /// });
 /// ```
+/// Arrays of which it has elements stay borrowed while it lives: it may not act on them when they are owned, or gone.
+/// ```compile_fail,E0502
+/// # use partage::prelude::*;
+/// # partage::test(2, |job| {
+/// let mut table = job.array::<u64>(1000).unwrap();
+/// let mut batch = job.batch();
+/// batch.add(table.at(3), 1);
+/// table.own(|mine| mine.fill(0));
+/// batch.complete();
+/// # });
+/// ```
 #[derive(Debug)]
 pub struct Batch<'j> {
     job: &'j Job,
@@ -498,10 +509,10 @@ impl Job {
 
 macro_rules! batched {
     ($($bound:ident { $($(#[$doc:meta])* $name:ident: $op:expr $(, $value:expr)?;)* })*) => {
-        impl Batch<'_> {$($($(#[$doc])*
+        impl<'j> Batch<'j> {$($($(#[$doc])*
             #[inline]
             #[track_caller]
-            pub fn $name<T: $bound>(&mut self, place: Place<'_, T>, value: T) {
+            pub fn $name<T: $bound>(&mut self, place: Place<'j, T>, value: T) {
                 let what = place.relaxed().what($op, operations!(@value T, value $(, $value)?), T::zeroed());
                 if let Some(rules) = place.domain {
                     rules.check(stringify!($name), $op);

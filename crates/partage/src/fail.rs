@@ -18,6 +18,8 @@ pub(crate) const PANICKED: i32 = 101;
 thread_local! {
     /// The rank whose thread this is.
     static RANK: Cell<Option<u32>> = const { Cell::new(None) };
+    /// The host that it is on.
+    static HOST: RefCell<String> = const { RefCell::new(String::new()) };
     /// Does a failure of this rank end the process? Then the panic hook keeps its line instead of printing it.
     static QUIET: Cell<bool> = const { Cell::new(false) };
     /// What ends the job of this rank, if not the end of the process.
@@ -70,7 +72,7 @@ pub(crate) fn end_with(line: String) -> ! {
 pub(crate) fn end_unwinding() {
     if QUIET.get() {
         let why = LINE.take().unwrap_or_else(|| "panicked".into());
-        die(PANICKED, Some(&format!("rank {} {why}", RANK.get().unwrap_or_default())));
+        die(PANICKED, Some(&format!("rank {} on {} {why}", RANK.get().unwrap_or_default(), HOST.take())));
     }
     END.with_borrow(|end| end.iter().for_each(|end| end("")));
 }
@@ -130,13 +132,17 @@ pub(crate) fn unwound(payload: Box<dyn Any + Send>) -> Unwound {
         Err(payload) => payload,
     };
     let text = message(&*payload).unwrap_or("of an unknown kind").to_string();
+    // Dropping it may panic, too; then that is kept.
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
+    }
     // The hook has seen this panic if its line ends with the same words; else it was one that somebody resumed.
     let line = LINE.take().filter(|line| line.ends_with(&text));
     Unwound::Panicked(line.unwrap_or_else(|| format!("panicked: {text}")))
 }
 
 /// Marks this thread as a rank's until the guard is dropped.
-pub(crate) fn enter_rank(rank: u32, quiet: bool, end: impl Fn(&str) + 'static) -> impl Drop {
+pub(crate) fn enter_rank(rank: u32, host: &str, quiet: bool, end: impl Fn(&str) + 'static) -> impl Drop {
     static HOOK: Once = Once::new();
     if quiet {
         HOOK.call_once(|| {
@@ -145,6 +151,7 @@ pub(crate) fn enter_rank(rank: u32, quiet: bool, end: impl Fn(&str) + 'static) -
         });
     }
     RANK.set(Some(rank));
+    HOST.set(host.into());
     QUIET.set(quiet);
     END.set(Some(Box::new(end)));
     LINE.set(None);

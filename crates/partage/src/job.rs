@@ -1,6 +1,6 @@
 //! [`Job`]: the rank's own handle.
 
-use crate::am::{Counters, in_handler};
+use crate::am::{Counters, in_handler, inside_what};
 use crate::coll::{Engine, Pending, Table};
 use crate::domain::Arbiter;
 use crate::error::{Error, Result};
@@ -210,7 +210,11 @@ impl Inner {
             false if self.progress() => Step::Busy,
             false => Step::Idle,
         };
-        self.seat.waiter().until(|| Besides { what: site(), inner: self }, look)
+        let says = || {
+            self.looks_up();
+            Besides { what: site(), inner: self }
+        };
+        self.seat.waiter().until(says, look)
     }
 
     /// Sends a request, when there is room. (In a called function, progress runs no others meanwhile.)
@@ -265,7 +269,7 @@ impl Inner {
             panic!("{}: {call}: the job is over", self.rank);
         }
         if in_handler() {
-            panic!("{}: {call} in a handler, which reaches open memory of its target and does not wait", self.rank);
+            panic!("{}: {call} {}", self.rank, inside_what());
         }
         panic!(
             "{}: {call} in a function that was called by rpc or tell; it may put, get, send and call, but not wait",
@@ -301,7 +305,7 @@ impl Inner {
             panic!("{}: {site}: the job is over", self.rank);
         }
         if in_handler() {
-            panic!("{}: {site} in a handler, which reaches open memory of its target and does not wait", self.rank);
+            panic!("{}: {site} {}", self.rank, inside_what());
         }
     }
 
@@ -620,14 +624,15 @@ impl Job {
     }
 
     /// Orders my earlier puts before my later ones, as others see them. (Puts that are under way to other nodes are waited
-    /// for: a network orders nothing.)
+    /// for: a network orders nothing. Collectives that were started are not.)
     #[track_caller]
     pub fn fence(&self) {
         self.all.inner.fence_at(Site::here("fence"));
     }
 
-    /// Waits until everything that I have started is complete, everywhere: my puts; the handlers of my messages, and those
-    /// of their replies here; the functions that I called or told to run.
+    /// Waits until what I have started is complete, everywhere: my puts, gets and atomics; the handlers of my messages, and those
+    /// of their replies here; the functions that I called or told to run. Not collectives that were started: those are completed by their
+    /// event, by [`Scope::wait_all`](crate::scope::Scope::wait_all) or by the end of their scope, and this only helps them along.
     #[track_caller]
     pub fn quiet(&self) {
         let site = Site::here("quiet");

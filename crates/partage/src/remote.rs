@@ -212,7 +212,7 @@ impl Remote {
     fn begin(&self, call: &str) {
         let me = self.desk.rank;
         if in_handler() {
-            panic!("{me}: {call} in a handler, which reaches open memory of its target and does not wait");
+            panic!("{me}: {call} {}", am::inside_what());
         }
         if let Some(who) = fail::this_rank() {
             panic!("rank {who}: {call}: a rank's own thread has its job; a remote is for its other threads");

@@ -763,7 +763,10 @@ impl Inner {
             panic!("{}: {name}: the job is over", self.rank);
         }
         if in_handler() {
-            panic!("{}: {name} in a handler, which replies and calls nobody", self.rank);
+            panic!(
+                "{}: {name} in a handler, which replies, or in the operation of a reduction; neither calls anybody",
+                self.rank
+            );
         }
         let place = |address: usize| self.image.place(address);
         match place(run as usize).zip(place(function)) {

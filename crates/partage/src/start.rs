@@ -30,6 +30,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
+/// How long processes wait for the first one to say why the job could not be started, and to be ended by the launcher.
+const ANOTHER_SPEAKS: Duration = Duration::from_secs(2);
+
 /// What a rank may return from [`run`]: `()`, or a `Result` whose error ends the job with one line naming the rank.
 pub trait Outcome {
     /// The error's text, if this is one.
@@ -65,6 +68,11 @@ pub fn run<O: Outcome>(f: impl Fn(&Job) -> O + Sync) {
     let site = Site::here("the end of the program");
     let body = |job: &Job| f(job).error().map_or(Ok(()), Err);
     if let Err(e) = Launch::new().start(site, Fate::Exit, &body) {
+        // Most often all processes fail alike. A foreign launcher passes on what each of them says, and ends all when the first one has: so that one
+        // speaks, and the others if nothing has come of that.
+        if Told.place().0 > 0 && fail::boot().as_ref().is_some_and(|boot| boot.kind().is_foreign()) {
+            std::thread::sleep(ANOTHER_SPEAKS);
+        }
         fail::die(1, Some(&e.to_string()));
     }
 }
@@ -351,7 +359,8 @@ impl<F> Crew<'_, F> {
         F: Fn(&Job) -> std::result::Result<R, String>,
     {
         let (node, first_failure) = (self.node.clone(), self.first_failure.clone());
-        let _rank = fail::enter_rank(r as u32, self.fate == Fate::Exit, move |line| {
+        let host = self.node.host_of(r).0;
+        let _rank = fail::enter_rank(r as u32, host, self.fate == Fate::Exit, move |line| {
             if !line.is_empty() {
                 first_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(line.into());
             }

@@ -223,13 +223,31 @@ impl Team {
     fn complete(&self, arrived: Arrived, site: impl Fn() -> Site + Copy) -> Option<(u64, Option<u64>)> {
         let seat = &self.inner.seat;
         let _near = seat.awaits_barrier();
-        match seat.barrier().wait(arrived, seat.waiter(), site, || self.inner.progress()) {
+        let says = move || self.unless_in_vain(site());
+        let unwound = Unwound { team: self, site };
+        let waited = seat.barrier().wait(arrived, seat.waiter(), says, || self.inner.progress());
+        std::mem::forget(unwound);
+        match waited {
             Ok(Met::Bare) => None,
             Ok(Met::WithDetails) => Some(self.conclude(arrived, site())),
             // In a destructor that already unwinds for that, there is nothing to wait for.
             Err(_) if std::thread::panicking() => None,
             Err(_) => fail::job_is_over(),
         }
+    }
+
+    /// This rank waits for all, and looks up: others may wait for it elsewhere.
+    #[cold]
+    #[inline(never)]
+    fn unless_in_vain(&self, site: Site) -> Site {
+        // What unwinds already says why.
+        if !std::thread::panicking() {
+            if self.inner.check {
+                self.group.engine.unless_in_collective(&self.inner, site);
+            }
+            self.inner.unless_awaited(site);
+        }
+        site
     }
 
     #[inline(never)]
@@ -273,10 +291,7 @@ impl Team {
         };
         node.record(self.inner.rank.index()).waiting(site);
         all_have_come();
-        let place = |rank: u32| match node.ranks().is_near(rank as usize) {
-            true => node.record(rank as usize).last_site().unwrap_or_default(),
-            false => partage_conduit::reference::last_site(seat, *site, rank).unwrap_or_default(),
-        };
+        let place = |rank: u32| self.inner.place_of(*site, rank);
         let [a, b] = who.map(|(rank, tag)| format!("rank {rank} came to {tag} ({})", place(rank)));
         // Nobody goes on, and overwrites its record, before all have read.
         all_have_come();
@@ -284,7 +299,34 @@ impl Team {
     }
 }
 
-/// A split barrier between its halves: what [`Team::notify`] returns. Another barrier before the wait is refused.
+impl Inner {
+    /// Where a rank was last seen waiting.
+    fn place_of(&self, site: Site, rank: u32) -> String {
+        let (seat, node) = (&self.seat, self.seat.node());
+        match node.ranks().is_near(rank as usize) {
+            true => node.record(rank as usize).last_site().unwrap_or_default(),
+            false => partage_conduit::reference::last_site(seat, site, rank).unwrap_or_default(),
+        }
+    }
+}
+
+/// A rank that has arrived and unwinds out of its wait: who has caught that and comes again would be counted twice, and others would go on without
+/// one that has not come. It comes to no more, and the job ends.
+struct Unwound<'t, S: Fn() -> Site> {
+    team: &'t Team,
+    site: S,
+}
+
+impl<S: Fn() -> Site> Drop for Unwound<'_, S> {
+    #[cold]
+    fn drop(&mut self) {
+        self.team.group.notified.set(Some((self.site)()));
+        fail::end_unwinding();
+    }
+}
+
+/// A split barrier between its halves: what [`Team::notify`] returns. Until [`wait`](Self::wait) every collective call of this team panics, not only another barrier; those
+/// of other teams, puts and gets do not. [`test`](Self::test) in a loop has room for other work: `while !there.test() { … }`.
 #[must_use = "a split barrier ends with `wait`"]
 #[derive(Debug)]
 pub struct Notified<'t> {

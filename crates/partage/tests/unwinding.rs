@@ -3,6 +3,7 @@
 use partage::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Runs the job, which must fail, and returns what the caller's panic says.
 fn failing(ranks: usize, f: impl Fn(&Job) + Sync) -> String {
@@ -93,6 +94,119 @@ fn a_panic_before_others_come_to_what_was_started() {
     assert!(said.starts_with("rank 0 on ") && said.ends_with("not yet"), "{said}");
 }
 
+/// The same with a team that is left on the way: what is said is the panic.
+#[test]
+fn a_panic_with_a_team_in_a_scope() {
+    let said = failing(3, |job| {
+        let (mut x, team) = ([0u8; 10], job.split(0));
+        if job.rank().0 == 0 {
+            job.scope(|s| {
+                let _event = job.broadcast(&mut x).root(TeamRank(1)).start(s);
+                let _left = team;
+                panic!("the real reason");
+            });
+        } else {
+            team.barrier();
+        }
+    });
+    assert!(said.starts_with("rank 0 on ") && said.ends_with("the real reason"), "{said}");
+}
+
+/// What is under way is waited for as long as it goes on; nobody has waited in vain then.
+#[test]
+fn a_panic_that_was_caught_while_what_was_started_takes_long() {
+    static TIMES: AtomicUsize = AtomicUsize::new(0);
+    let sums = partage::test(2, |job| {
+        let mut v = vec![1u32; 512 << 10];
+        // Some seconds in all, and far less than one for what passes at a time.
+        let slow = Commutative(|a: u32, b: u32| {
+            if TIMES.fetch_add(1, Relaxed).is_multiple_of(8) {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            a + b
+        });
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            job.scope(|s| {
+                let _event = job.all_reduce(&mut v, slow).start(s);
+                if job.rank().0 == 0 {
+                    panic!("never mind");
+                }
+            })
+        }));
+        assert_eq!(caught.is_err(), job.rank().0 == 0);
+        v.iter().sum::<u32>()
+    });
+    assert_eq!(sums, [2 * (512 << 10); 2]);
+}
+
+/// A wait that was left by a panic is not waited again: who came would count twice, and others go on without one that has not come.
+#[test]
+fn a_barrier_that_was_left_is_not_entered_again() {
+    static PASSED: AtomicUsize = AtomicUsize::new(0);
+    for with_a_team in [false, true] {
+        let said = failing(3, |job| {
+            let team = with_a_team.then(|| job.split(0));
+            let barrier = || team.as_ref().map_or_else(|| job.barrier(), |team| team.barrier());
+            match job.rank().0 {
+                0 => {
+                    assert!(catch_unwind(AssertUnwindSafe(barrier)).is_err());
+                    barrier();
+                }
+                1 => {
+                    barrier();
+                    PASSED.fetch_add(1, Relaxed);
+                }
+                _ => {
+                    std::thread::sleep(Duration::from_millis(100));
+                    job.tell(Rank(0), |_, ()| panic!("enough of it"), ());
+                    std::thread::sleep(Duration::from_millis(300));
+                }
+            }
+        });
+        assert!(said.contains("enough of it"), "{said}");
+        assert_eq!(PASSED.load(Relaxed), 0);
+    }
+}
+
+/// What a panic carries may panic itself when it is dropped.
+#[test]
+fn a_panic_that_panics_again() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("again");
+        }
+    }
+    let said = failing(2, |job| {
+        if job.rank().0 == 0 {
+            job.tell(Rank(1), |_, ()| std::panic::panic_any(Bomb), ());
+        }
+        job.barrier();
+    });
+    assert!(said.contains("of an unknown kind"), "{said}");
+}
+
+/// The operation of a reduction runs in the middle of whatever its rank waits for.
+#[test]
+fn an_operation_does_not_wait() {
+    for started in [false, true] {
+        let said = failing(2, |job| {
+            let team: &'static Team = Box::leak(Box::new(job.split(0)));
+            let op = Commutative(move |a: u64, b: u64| {
+                team.barrier();
+                a + b
+            });
+            let mut v = [1u64; 9];
+            match started {
+                false => job.all_reduce(&mut v, op).run(),
+                true => job.scope(|s| drop(job.all_reduce(&mut v, op).start(s))),
+            }
+        });
+        assert!(said.contains("barrier at ") || said.contains("barrier in the operation of a reduction"), "{said}");
+        assert!(said.contains("in the operation of a reduction, which may run while its rank waits"), "{said}");
+    }
+}
+
 /// That it was caught does not make it a success.
 #[test]
 fn a_panic_that_was_caught_before_others_come_to_what_was_started() {
@@ -115,7 +229,7 @@ fn a_panic_that_was_caught_before_others_come_to_what_was_started() {
 /// Calls that do not wait end, too, when they are made again and again.
 #[test]
 fn a_rank_that_asks_again_and_again_is_ended() {
-    for case in 0..8 {
+    for case in 0..9 {
         let said = failing(2, |job| {
             let semaphore = job.semaphore().unwrap();
             let locks = job.mutexes::<u64>(1).unwrap();
@@ -146,6 +260,11 @@ fn a_rank_that_asks_again_and_again_is_ended() {
                             let mut event = job.gather_all(&mut v).start(s);
                             while !event.test() {}
                         });
+                    }
+                    // By who has panicked nobody is served.
+                    7 => {
+                        let mut event = job.rpc(Rank(0), |_, ()| std::thread::sleep(Duration::from_secs(1)), ());
+                        while !event.test() {}
                     }
                     _ => {
                         let mut v = vec![7u64; 8];

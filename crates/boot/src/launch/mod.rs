@@ -28,7 +28,7 @@ use rustix::process::Signal;
 use crate::crew::{Crew, Event, GRACE_KILLED, Order, Stdin};
 use crate::output::Sink;
 use crate::party::{self, Party};
-use crate::remote::{GRACE_AGENT, Remote};
+use crate::remote::{self, GRACE_AGENT, Remote};
 use crate::server::{Abort, Action, Server};
 use crate::signals::{self, Signals};
 use crate::spec::find;
@@ -106,6 +106,8 @@ struct Job<'a> {
     leave_at: Option<Instant>,
     /// Nobody is left to wait for but agents, until then, and those who read our output.
     closed: Option<Instant>,
+    /// Nothing was ready when it was last looked at.
+    idle: bool,
 }
 
 struct Member {
@@ -225,6 +227,7 @@ impl<'a> Job<'a> {
             kill_at: None,
             leave_at: None,
             closed: None,
+            idle: false,
         };
         let terminal = spec.stdin == Input::ToRankZero && io::stdin().is_terminal();
         match &spec.hosts {
@@ -318,7 +321,9 @@ impl<'a> Job<'a> {
 
         let (sources, mut fds): (Vec<Source>, Vec<PollFd<'_>>) = fds.into_iter().unzip();
         let timeout = self.until_clock().and_then(|time| Timespec::try_from(time).ok());
-        match poll(&mut fds, timeout.as_ref()) {
+        let polled = poll(&mut fds, timeout.as_ref());
+        self.idle = !matches!(polled, Ok(1..) | Err(Errno::INTR));
+        match polled {
             Ok(_) => {
                 let ready = fds.iter().zip(sources).filter(|(fd, _)| !fd.revents().is_empty());
                 ready.map(|(_, source)| source).collect()
@@ -336,9 +341,13 @@ impl<'a> Job<'a> {
     fn attend(&mut self, source: Source) {
         match source {
             Source::Signal(at) => self.signalled(at),
-            Source::Party(number, source) => self.with(number, |party, observer, events| {
-                party.attend(source, observer, events);
-            }),
+            Source::Party(number, source) => {
+                self.with(number, |party, observer, events| party.attend(source, observer, events));
+                // It has said something, or ended.
+                if !matches!(source, party::Source::There(remote::Source::Orders)) {
+                    self.wait_on();
+                }
+            }
             Source::Stdin => self.read_stdin(),
             Source::Out => self.out.write(),
             Source::Err => self.err.write(),
@@ -404,8 +413,6 @@ impl<'a> Job<'a> {
                 self.suspicion |= self.is_failure(process, death);
             }
             Event::Output { stream, bytes } => {
-                // As long as something comes, more is waited for.
-                self.closed = self.closed.map(|until| until.max(Instant::now() + self.patience()));
                 let sink = if stream == 0 { &mut self.out } else { &mut self.err };
                 sink.push(&bytes);
                 sink.write();
@@ -601,8 +608,25 @@ impl<'a> Job<'a> {
         if self.ended.is_none() { word } else { GRACE_AGENT }
     }
 
+    /// As long as something comes, be it a part of a word, more is waited for. When all have told everything there is
+    /// nothing to lose but what remote shells complain of, and those that stay do not delay the end for long.
+    fn wait_on(&mut self) {
+        let (Some(until), now) = (self.closed, Instant::now()) else { return };
+        self.closed = Some(match self.is_untold() {
+            true => until.max(now + self.patience()),
+            false => until.min(now + GRACE_AGENT),
+        });
+    }
+
+    /// Whether what processes have written may still come.
+    fn is_untold(&self) -> bool {
+        self.parties.iter().any(|party| party.untold().is_some() && !party.is_done())
+    }
+
+    /// Nobody is late while there is something to be read.
     fn parties_are_done(&self) -> bool {
-        let late = self.closed.is_some_and(|until| Instant::now() >= until);
+        let over = self.closed.is_some_and(|until| Instant::now() >= until);
+        let late = over && (self.idle || !self.is_untold());
         late || self.parties.iter().all(Party::is_done)
     }
 }

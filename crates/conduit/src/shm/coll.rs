@@ -88,6 +88,8 @@ pub struct Desk {
     place: Place,
     halls: *const Hall,
     leavers: *const Leavers,
+    /// Where it is counted for who waits in a hall, see [`leave`](Desk::leave).
+    hall_leavers: *const Leavers,
     inlets: *const Inlet,
     signs: *const Sign,
     peers: Box<[Peer]>,
@@ -147,21 +149,27 @@ impl Desk {
         };
         let mut peers: Box<[Peer]> = members.iter().map(peer).collect();
         // My own is always there.
-        let mine = here(members[me]);
+        let (mine, meeting) = (here(members[me]), here(first));
         peers[me].scratch = scratch(node.table(Half::Guarded), members[me]);
-        Desk {
+        let leavers = part(mine, LEAVERS).cast_const().cast();
+        let mut desk = Desk {
             rank: me,
             ranks,
             place,
-            halls: here(first).cast_const().cast(),
-            leavers: part(mine, LEAVERS).cast(),
+            halls: meeting.cast_const().cast(),
+            leavers,
+            hall_leavers: leavers,
             inlets: part(mine, INLETS).cast(),
             signs: part(mine, signs_at(ranks)).cast(),
             peers,
             bells: members.iter().copied().filter(is_near).map(|rank| node.bell_of(rank)).collect(),
             sleepers: node.sleepers(),
             _node: node.clone(),
+        };
+        if desk.reaches_all() {
+            desk.hall_leavers = part(meeting, LEAVERS).cast();
         }
+        desk
     }
 
     /// Whose it is, by its number in the team.
@@ -217,8 +225,24 @@ impl Desk {
         unsafe { (*self.leavers).any() }
     }
 
-    /// Leaves, with so many collectives and barriers begun, as far as it is told by stores; whether it is.
-    pub fn leave(&self, to: usize, epochs: u64, barriers: u64) -> bool {
+    /// The same, for who waits in a hall: beside the hall, which is the page that it looks at anyway, if all leave by stores.
+    #[inline(always)]
+    pub fn have_some_left_hall(&self) -> bool {
+        // SAFETY: inside the own block, or that of the node's first member, as the halls are; atomics.
+        unsafe { (*self.hall_leavers).any() }
+    }
+
+    /// Leaves, with so many collectives and barriers begun, as far as it is told by stores; who must be told otherwise.
+    ///
+    /// The first member on the node is told before the others: when their bells ring, who looks beside the hall sees that somebody has left. (Each count has
+    /// a full fence after it, so who did not see the first one is seen asleep by the ring that follows the second.)
+    pub fn leave(&self, epochs: u64, barriers: u64) -> Vec<usize> {
+        // SAFETY: inside the own block; atomics. If the halls are here, so is what who waits there looks at.
+        unsafe { (*self.leavers).add() };
+        (0..self.ranks).filter(|&m| m != self.rank && !self.tell_end(m, epochs, barriers)).collect()
+    }
+
+    fn tell_end(&self, to: usize, epochs: u64, barriers: u64) -> bool {
         // SAFETY: null, or inside its block; atomics.
         let (Some(inlet), Some(leavers)) = (self.to(to), unsafe { self.peers[to].leavers.as_ref() }) else {
             return false;

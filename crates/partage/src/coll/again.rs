@@ -18,8 +18,9 @@ use partage_conduit::coll::WORDS;
 use partage_conduit::copy;
 use partage_conduit::record::Site;
 use partage_conduit::wait::Aborted;
-use partage_plan::coll::Signal;
+use partage_plan::coll::{Plan, Signal};
 use quick::{Lines, Op, Place, copy_words, is_word};
+use std::cell::Cell;
 use std::rc::Rc;
 
 pub(super) use quick::Quick;
@@ -45,16 +46,35 @@ pub(super) struct Before {
     pub key: Key,
     pub prepared: Rc<Prepared>,
     /// Nothing if it takes a task.
-    pub quick: Option<Quick>,
+    quick: Option<Quick>,
+    /// Of every other collective, if two ranks take turns.
+    odd: Option<Quick>,
+    /// Where the one is remembered that came after it the last time.
+    next: Cell<usize>,
+}
+
+impl Before {
+    /// What is done in the `epoch`-th collective; nothing if that takes a task.
+    #[inline(always)]
+    pub fn quick(&self, epoch: u64) -> Option<&Quick> {
+        match &self.odd {
+            Some(odd) if epoch % 2 == 1 => Some(odd),
+            _ => self.quick.as_ref(),
+        }
+    }
 }
 
 /// Calls that were right.
 #[derive(Debug)]
-pub(super) struct Memory(Box<[Option<Rc<Before>>]>);
+pub(super) struct Memory {
+    calls: Box<[Option<Rc<Before>>]>,
+    /// Where the last one is that was made again.
+    last: Cell<usize>,
+}
 
 impl Default for Memory {
     fn default() -> Memory {
-        Memory((0..REMEMBERED).map(|_| None).collect())
+        Memory { calls: (0..REMEMBERED).map(|_| None).collect(), last: Cell::new(0) }
     }
 }
 
@@ -68,7 +88,27 @@ impl Memory {
 
     #[inline(always)]
     pub fn find(&self, look: &Look) -> Option<&Rc<Before>> {
-        self.0[Memory::place(look)].as_ref().filter(|known| known.look == *look)
+        self.calls[Memory::place(look)].as_ref().filter(|known| known.look == *look)
+    }
+
+    /// This one is made again: it is what came after the last one.
+    #[inline(always)]
+    fn follows(&self, call: &Before) {
+        let place = Memory::place(&call.look);
+        if let Some(last) = &self.calls[self.last.replace(place)]
+            && last.next.get() != place
+        {
+            last.next.set(place);
+        }
+    }
+
+    /// It has ended: what follows it, if that is as the last time, will want these lines.
+    #[inline(always)]
+    fn ask_ahead(&self, call: &Before, epoch: u64) {
+        let next = self.calls[call.next.get()].as_ref();
+        if let Some(Quick { ahead: Some(lines), .. }) = next.and_then(|next| next.quick(epoch + 1)) {
+            Lines::ask(lines);
+        }
     }
 }
 
@@ -88,9 +128,18 @@ impl Engine {
     /// Keeps what is known of such calls.
     pub(super) fn keep(&self, inner: &Inner, look: Look, key: Key, prepared: Rc<Prepared>, bases: &[Base; 2]) {
         let is_one = prepared.parts == 1 && self.desk.reaches_all() && self.others.is_empty();
-        let quick = if is_one { self.quick(inner, prepared.plan(0), bases) } else { None };
-        let known = Rc::new(Before { look, key, prepared, quick });
-        self.known.borrow_mut().0[Memory::place(&look)] = Some(known);
+        let quick = |plan: &Plan| if is_one { self.quick(inner, plan, bases) } else { None };
+        let [quick, odd] = match prepared.turns() {
+            // Both, or none.
+            Some(turns) => match turns.map(quick) {
+                both @ [Some(_), Some(_)] => both,
+                _ => [None, None],
+            },
+            None => [quick(prepared.plan(0, 0)), None],
+        };
+        let next = Cell::new(Memory::place(&look));
+        let known = Rc::new(Before { look, key, prepared, quick, odd, next });
+        self.known.borrow_mut().calls[Memory::place(&look)] = Some(known);
     }
 }
 
@@ -113,6 +162,11 @@ impl Call<'_> {
             left = &after[left_out..];
         }
         engine.ended(number, &quick.totals);
+        if quick.hints {
+            let memory = engine.known.borrow();
+            memory.follows(self.known);
+            memory.ask_ahead(self.known, epoch);
+        }
         if let Some(partner) = quick.partner {
             engine.desk.prefetch_letter(partner, self.known.prepared.context(epoch + 1));
         }
@@ -248,6 +302,10 @@ impl Call<'_> {
         Ok(is_last)
     }
 
+    fn site(&self) -> Site {
+        Site { call: self.name, at: self.at }
+    }
+
     #[inline(always)]
     fn at(&self, place: Place) -> *mut u8 {
         match place {
@@ -297,7 +355,7 @@ impl Call<'_> {
     /// stored before, the letter too, has got to where it belongs.)
     #[inline(never)]
     fn wait(&self, (epoch, step): (u64, u32), ready: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
-        let waits = || Waits::quick(self.engine, Site { call: self.name, at: self.at }, self.known, step as usize);
+        let waits = || Waits::quick(self.engine, self.site(), self.known, epoch, step as usize);
         let _near = self.inner.seat.awaits_near();
         self.engine.wait_in(self.inner, epoch, waits, ready)
     }

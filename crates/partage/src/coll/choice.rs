@@ -4,7 +4,7 @@ use super::engine::{Engine, context_of};
 use crate::job::Inner;
 use partage_conduit::coll::{HOME, LETTER};
 use partage_plan::coll::name::Error;
-use partage_plan::coll::{Algorithm, In, Kind, Op, OpKind, Out, Plan, Setting, Shape, Way};
+use partage_plan::coll::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Plan, Setting, Shape, Way};
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -117,6 +117,11 @@ pub(crate) struct Call {
     pub algorithm: u16,
 }
 
+/// Has such an operation a root?
+fn has_root(op: OpKind) -> bool {
+    matches!(op, OpKind::Broadcast | OpKind::Scatter | OpKind::Gather | OpKind::Reduce)
+}
+
 /// Algorithms that were asked for, with their names: a name is understood once.
 #[derive(Debug, Default)]
 pub(crate) struct Asked(RefCell<Vec<(String, Algorithm)>>);
@@ -171,12 +176,14 @@ pub(crate) struct Prepared {
     full: Plan,
     /// Of the last part, if it is shorter.
     last: Option<Plan>,
+    /// Of every other collective, if two ranks take turns.
+    odd: Option<Plan>,
 }
 
 impl Prepared {
     /// A plan that is made for one call.
     pub fn once(plan: Plan) -> Prepared {
-        Prepared { algorithm: Algorithm::PULL, part: 0, parts: 1, at_home: false, full: plan, last: None }
+        Prepared { algorithm: Algorithm::PULL, part: 0, parts: 1, at_home: false, full: plan, last: None, odd: None }
     }
 
     /// The context in which the `epoch`-th collective has it.
@@ -185,12 +192,19 @@ impl Prepared {
         if self.at_home { HOME } else { context_of(epoch) }
     }
 
+    /// That of a part, which is the `epoch`-th collective.
     #[inline(always)]
-    pub fn plan(&self, part: usize) -> &Plan {
-        match &self.last {
-            Some(last) if part + 1 == self.parts => last,
+    pub fn plan(&self, part: usize, epoch: u64) -> &Plan {
+        match (&self.last, &self.odd) {
+            (Some(last), _) if part + 1 == self.parts => last,
+            (_, Some(odd)) if epoch % 2 == 1 => odd,
             _ => &self.full,
         }
+    }
+
+    /// Those of even and of odd collectives, if they are not the same.
+    pub fn turns(&self) -> Option<[&Plan; 2]> {
+        self.odd.as_ref().map(|odd| [&self.full, odd])
     }
 }
 
@@ -251,15 +265,20 @@ impl Engine {
     fn prepare(&self, inner: &Inner, call: &Call) -> Prepared {
         let call = &self.eager(call);
         let Cut { algorithm, part, parts } = self.cut(inner, call);
-        let plan = |len: usize| {
-            let shape = shape(self, call, &algorithm, len);
+        let plan_by = |algorithm: &Algorithm, len: usize| {
+            let shape = shape(self, call, algorithm, len);
             assert!(shape.scratch() <= self.desk.scratch_len(), "no more scratch than there is");
             shape.plan(self.desk.rank()).expect("it fits")
         };
+        let plan = |len: usize| plan_by(&algorithm, len);
         let rest = call.len - (parts - 1) * part;
         let last = (rest < part).then(|| plan(rest));
         let at_home = parts == 1 && self.is_left_together(call, &algorithm);
-        Prepared { algorithm, part, parts, at_home, full: plan(part.min(call.len)), last }
+        let full = plan(part.min(call.len));
+        // If nobody is the root, or named, each of two ranks leads every other time: what the other says at the end of one and at the begin of the next goes together.
+        let take_turns = at_home && algorithm.flow == Flow::Leader(None) && !has_root(call.op);
+        let odd = take_turns.then(|| plan_by(&Algorithm { flow: Flow::Leader(Some(1)), ..algorithm }, call.len));
+        Prepared { algorithm, part, parts, at_home, full, last, odd }
     }
 
     /// The call that is made instead: one in which nobody touches others' buffers, if that is sooner. It may be any if a rank's data are touched after it

@@ -4,6 +4,7 @@
 //! buffers only, so of shared ones, too, nobody needs to know where another's blocks lie.
 
 use super::buffer::{Ready, Side, What};
+use super::check::{Whole, number};
 use super::choice::{Call, Key, Prepared, UNKNOWN};
 use super::engine::Base;
 use super::{Collective, In, Moves, Out, Task};
@@ -94,15 +95,17 @@ impl<T: Pod> Counted<'_, T, Ready> {
         let (sent, come) = all.lengths(counts, len, site);
         all.make_room(dest, all.total(&come, site), site);
         let (kind, _) = all.part(&dest.what, site, &mut task.bases[1]);
+        if let (OpKind::Gather | OpKind::GatherAll, Some(counts)) = (all.op, counts) {
+            task.besides = number(counts.iter().flat_map(|n| n.to_ne_bytes()));
+        }
         // Each touches its own data only.
         let shared = source == Kind::Shared || kind == Kind::Shared;
-        if shared && all.sync.0 == In::All {
-            team.meet(Tag::Plain, u64::MAX, || site);
+        if shared {
+            let (op, root, sync, kinds) = (all.op, all.root, all.sync, [source, kind]);
+            let (element, besides) = (super::element::<T, Moves>, task.besides);
+            Whole { site, op, root, sync, kinds, in_place: false, element, besides }.enter(team);
         }
-        if let (OpKind::Gather | OpKind::GatherAll, Some(counts)) = (all.op, counts) {
-            task.besides = super::check::number(counts.iter().flat_map(|n| n.to_ne_bytes()));
-        }
-        all.pass(task, &sent, &come);
+        all.pass(task, [source, kind], &sent, &come);
         if shared && all.sync.1 == Out::All {
             team.meet(Tag::Plain, u64::MAX, || site);
         }
@@ -146,24 +149,26 @@ impl<T: Pod> Collective<'_, T, Ready> {
             }
         }
         let mut come = vec![];
+        // They say what was asked for, and ranks that differ are found.
+        let (before, after) = self.sync;
         match self.op {
             OpKind::Exchange => {
                 let sent = named.unwrap_or_default().to_vec();
-                team.exchange(&sent).to(&mut come).run_at(site);
+                team.exchange(&sent).to(&mut come).sync(before, after).run_at(site);
                 (sent, come)
             }
             OpKind::Scatter => {
                 let sent = named.map_or(vec![], <[usize]>::to_vec);
                 let mut mine = [0];
-                team.scatter(&sent).root(self.root).to(&mut mine).run_at(site);
+                team.scatter(&sent).root(self.root).to(&mut mine).sync(before, after).run_at(site);
                 (if is_root { sent } else { vec![0; size] }, of_root(mine[0]))
             }
             OpKind::Gather | OpKind::GatherAll => {
                 let to_all = self.op == OpKind::GatherAll;
                 match named {
                     Some(counts) => come = counts.to_vec(),
-                    None if to_all => team.gather_all(&[len]).to(&mut come).run_at(site),
-                    None => team.gather(&[len]).root(self.root).to(&mut come).run_at(site),
+                    None if to_all => team.gather_all(&[len]).to(&mut come).sync(before, after).run_at(site),
+                    None => team.gather(&[len]).root(self.root).to(&mut come).sync(before, after).run_at(site),
                 }
                 match to_all {
                     true => (vec![len; size], come),
@@ -195,7 +200,7 @@ impl<T: Pod> Collective<'_, T, Ready> {
         }
     }
 
-    fn pass(&self, mut task: Task, sent: &[usize], come: &[usize]) {
+    fn pass(&self, mut task: Task, [source, dest]: [Kind; 2], sent: &[usize], come: &[usize]) {
         let (inner, engine) = (&self.team.inner, &self.team.group.engine);
         let bytes = |counts: &[usize]| counts.iter().map(|n| n * size_of::<T>()).collect::<Vec<_>>();
         let same = self.op == OpKind::GatherAll;
@@ -207,9 +212,10 @@ impl<T: Pod> Collective<'_, T, Ready> {
             from: UNKNOWN,
             // Of the others ranks know different sums.
             len: if same { come.iter().sum::<usize>() * size_of::<T>() } else { 0 },
-            sync: (In::My, Out::My),
-            source: Kind::Private,
-            dest: Kind::Private,
+            // The plan asks for none of these, but ranks must have them alike.
+            sync: self.sync,
+            source,
+            dest,
             in_place: false,
             exclusive: false,
             ordered: false,

@@ -43,15 +43,21 @@ use partage_conduit::signal::Notice;
 use partage_conduit::wait::Aborted;
 use partage_plan::coll::{Nodes, Signal, Step, Totals};
 use partage_plan::layout::Spread;
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A rank that panics has said so after as long.
-const SOON: Duration = Duration::from_millis(500);
+/// A rank that panics has said so after as long: it may wait for what it has started, and for its connection to the launcher.
+const SOON: Duration = Duration::from_secs(2);
+
+/// So many rooms for data are kept, and as many lists of transfers.
+const ROOMS: usize = 8;
+
+/// What was not needed when so many rooms had been asked for is not kept any longer.
+const LATELY: u32 = 1024;
 
 /// What a rank has of a team's collectives. Members are named by their numbers in the team, but for what goes to the conduit.
 #[derive(Debug)]
@@ -84,6 +90,7 @@ pub(crate) struct Engine {
     said: Box<[Cell<u64>]>,
     /// What had not come when it was known already.
     unheard: RefCell<Vec<letters::Unheard>>,
+    pub(super) spare: Spare,
 }
 
 /// The context of the `e`-th collective. They are taken in turn, but begin one later each time: else roots that are taken in turn, as
@@ -186,8 +193,10 @@ pub(crate) struct Task {
     pub(super) bases: [Base; 2],
     /// What combines elements: the caller's, who waits for the task, or its own.
     pub(super) combine: Option<*const dyn Combine>,
-    /// What few have.
-    own: Option<Box<Own>>,
+    /// What combines elements, if its caller does not keep it.
+    own_combine: Option<Box<dyn Combine>>,
+    /// Its source, if that is a copy.
+    source: RefCell<Vec<u64>>,
     /// How many parts pass.
     pub(super) parts: usize,
     first: Cell<u64>,
@@ -197,17 +206,10 @@ pub(crate) struct Task {
     depth: Cell<u32>,
     place: Place,
     /// Transfers from and to other nodes that are under way, if there were any.
-    under_way: OnceCell<Box<RefCell<UnderWay>>>,
+    under_way: RefCell<Option<UnderWay>>,
     pub(super) has_under_way: Cell<bool>,
     busy: Cell<bool>,
     done: Cell<bool>,
-}
-
-/// What a task has that its caller does not keep for it: its source, if that is a copy, and what combines elements.
-#[derive(Debug, Default)]
-struct Own {
-    _source: Option<Box<[u64]>>,
-    combine: Option<Box<dyn Combine>>,
 }
 
 #[derive(Debug, Default)]
@@ -216,6 +218,70 @@ pub(super) struct UnderWay {
     pub(super) puts: Vec<Started>,
     /// What was got to be combined.
     pub(super) operand: Option<Vec<u64>>,
+}
+
+impl UnderWay {
+    /// All are complete.
+    pub(super) fn clear(&mut self) {
+        self.gets.clear();
+        self.puts.clear();
+    }
+}
+
+/// What collectives had that later ones have again, so that none but the first of its shape allocates. Those that are under way together have each their own; when they have
+/// ended there are as many rooms, [`ROOMS`] at most, none more than twice as long as what was needed [`LATELY`]. They are given back with the team.
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    /// The shortest first.
+    rooms: RefCell<Vec<Vec<u64>>>,
+    /// How many were asked for since the last look at what is not needed any more, and how many words the longest had to have.
+    asked: Cell<(u32, usize)>,
+    under_way: RefCell<Vec<UnderWay>>,
+}
+
+impl Spare {
+    /// Room for so many bytes, or more; there is something in it.
+    pub(super) fn room(&self, len: usize) -> Vec<u64> {
+        let (words, mut rooms) = (len.div_ceil(8), self.rooms.borrow_mut());
+        let (times, most) = self.asked.get();
+        let (times, most) = (times + 1, most.max(words));
+        self.asked.set(if times == LATELY { (0, 0) } else { (times, most) });
+        if times == LATELY {
+            rooms.retain(|room| room.len() / 2 <= most);
+        }
+        let first = rooms.partition_point(|room| room.len() < words);
+        if first < rooms.len() {
+            return rooms.remove(first);
+        }
+        // In place of the longest, which is too short.
+        drop(rooms.pop());
+        vec![0; words]
+    }
+
+    /// Nobody has it any more.
+    pub(super) fn keep(&self, room: Vec<u64>) {
+        if room.is_empty() {
+            return;
+        }
+        let mut rooms = self.rooms.borrow_mut();
+        let place = rooms.partition_point(|other| other.len() < room.len());
+        rooms.insert(place, room);
+        if rooms.len() > ROOMS {
+            rooms.remove(0);
+        }
+    }
+
+    fn under_way(&self) -> UnderWay {
+        self.under_way.borrow_mut().pop().unwrap_or_default()
+    }
+
+    fn keep_under_way(&self, mut one: UnderWay) {
+        let mut all = self.under_way.borrow_mut();
+        if all.len() < ROOMS {
+            one.clear();
+            all.push(one);
+        }
+    }
 }
 
 /// How far a task is.
@@ -241,34 +307,42 @@ impl Task {
             prepared: OnceCell::new(),
             bases: [Base::Private(std::ptr::null_mut()), Base::Private(std::ptr::null_mut())],
             combine: None,
-            own: None,
+            own_combine: None,
+            source: RefCell::new(vec![]),
             parts: 1,
             first: Cell::new(0),
             started: Cell::new(0),
             depth: Cell::new(0),
             place: Place::default(),
-            under_way: OnceCell::new(),
+            under_way: RefCell::new(None),
             has_under_way: Cell::new(false),
             busy: Cell::new(false),
             done: Cell::new(false),
         }
     }
 
-    /// This is its source, and lives as long.
-    pub(super) fn set_source(&mut self, source: Box<[u64]>) {
-        self.own.get_or_insert_default()._source = Some(source);
+    /// This is its source until it has ended; where that is.
+    pub(super) fn set_source(&mut self, room: Vec<u64>) -> *mut u8 {
+        let source = self.source.get_mut();
+        *source = room;
+        source.as_mut_ptr().cast()
     }
 
     /// It has what combines elements, since its caller does not wait.
     pub(super) fn keep_combine<T, M: Meets<T>>(&mut self, meets: &M) {
         if let Some(combine) = meets.owned() {
-            let kept = self.own.get_or_insert_default().combine.insert(combine);
+            let kept = self.own_combine.insert(combine);
             self.combine = Some(&raw const **kept);
         }
     }
 
-    pub(super) fn under_way(&self) -> &RefCell<UnderWay> {
-        self.under_way.get_or_init(Box::default)
+    pub(super) fn under_way(&self, engine: &Engine) -> RefMut<'_, UnderWay> {
+        RefMut::map(self.under_way.borrow_mut(), |all| all.get_or_insert_with(|| engine.spare.under_way()))
+    }
+
+    /// Does this hold of what is under way, if there is anything?
+    pub(super) fn is_under_way(&self, holds: impl FnOnce(&UnderWay) -> bool) -> bool {
+        self.under_way.borrow().as_ref().is_none_or(holds)
     }
 
     pub fn is_done(&self) -> bool {
@@ -310,8 +384,8 @@ pub(super) struct Waits<'a> {
     engine: &'a Engine,
     site: Site,
     key: Key,
-    /// What is done, which part of it, and the number of the step.
-    prepared: Option<(&'a Prepared, usize, usize)>,
+    /// What is done, which part of it, the number of the step, and that of the collective.
+    prepared: Option<(&'a Prepared, usize, usize, u64)>,
     step: Option<&'a Step>,
     begun: bool,
     claimed: bool,
@@ -320,21 +394,21 @@ pub(super) struct Waits<'a> {
 impl<'a> Waits<'a> {
     fn new(engine: &'a Engine, task: &'a Task, step: Option<&'a Step>) -> Waits<'a> {
         let Place { part, step: number, begun, claimed } = &task.place;
-        let prepared = task.prepared.get().map(|prepared| (&**prepared, part.get(), number.get()));
+        let prepared = task.prepared.get().map(|prepared| (&**prepared, part.get(), number.get(), task.epoch()));
         Waits { engine, site: task.site, key: task.key, prepared, step, begun: begun.get(), claimed: claimed.get() }
     }
 
     /// In the step at which the task is.
     fn of(engine: &'a Engine, task: &'a Task) -> Waits<'a> {
         let begun = task.prepared.get().filter(|_| task.place.begun.get());
-        let steps = begun.map(|prepared| &prepared.plan(task.place.part.get()).steps);
+        let steps = begun.map(|prepared| &prepared.plan(task.place.part.get(), task.epoch()).steps);
         Waits::new(engine, task, steps.and_then(|steps| steps.get(task.place.step.get())))
     }
 
     /// The same of a call without a task, in a step of its only part.
-    pub(super) fn quick(engine: &'a Engine, site: Site, call: &'a Before, number: usize) -> Waits<'a> {
-        let step = call.prepared.plan(0).steps.get(number);
-        let prepared = Some((&*call.prepared, 0, number));
+    pub(super) fn quick(engine: &'a Engine, site: Site, call: &'a Before, epoch: u64, number: usize) -> Waits<'a> {
+        let step = call.prepared.plan(0, epoch).steps.get(number);
+        let prepared = Some((&*call.prepared, 0, number, epoch));
         Waits { engine, site, key: call.key, prepared, step, begun: true, claimed: true }
     }
 }
@@ -344,8 +418,9 @@ impl fmt::Display for Waits<'_> {
         let Waits { engine, site, key, prepared, step, begun, claimed } = self;
         let rank = |member: usize| engine.rank_of(member);
         write!(f, "{site} ({}", key.call())?;
-        if let Some((prepared, part, number)) = *prepared {
-            write!(f, ", {}, step {} of {}", prepared.algorithm, number + 1, prepared.plan(part).steps.len())?;
+        if let Some((prepared, part, number, epoch)) = *prepared {
+            let steps = prepared.plan(part, epoch).steps.len();
+            write!(f, ", {}, step {} of {steps}", prepared.algorithm, number + 1)?;
             if prepared.parts > 1 {
                 write!(f, ", part {} of {}", part + 1, prepared.parts)?;
             }
@@ -398,11 +473,13 @@ impl Engine {
             known: RefCell::default(),
             asked: Asked::default(),
             owed: (0..n).map(|_| letters::Owed::default()).collect(),
-            creditors: RefCell::default(),
+            // How many there are at a time is a matter of chance.
+            creditors: RefCell::new(Vec::with_capacity(n)),
             debts: RefCell::default(),
             heard: (0..n).map(|_| Cell::new(0)).collect(),
             said: (0..n).map(|_| Cell::new(0)).collect(),
             unheard: RefCell::default(),
+            spare: Spare::default(),
             is_of_all: false,
             members,
             desk,
@@ -545,7 +622,7 @@ impl Engine {
                     None => return Ok(false),
                 },
             };
-            let plan = prepared.plan(part);
+            let plan = prepared.plan(part, epoch);
             let (offset, totals) = (part * prepared.part, &plan.totals);
             let now = Now { engine: self, inner, task, context, offset, totals };
             while let left @ [_, ..] = &plan.steps[place.step.get()..] {
@@ -562,12 +639,25 @@ impl Engine {
                 if inner.check {
                     self.compare(task);
                 }
+                let had_some = !task.source.borrow().is_empty() || task.under_way.borrow().is_some();
+                if had_some {
+                    self.reclaim(task);
+                }
                 task.done.set(true);
                 return Ok(true);
             }
             place.part.set(part + 1);
             place.step.set(0);
             place.begun.set(false);
+        }
+    }
+
+    /// What a task had that touches nothing any more is for later ones.
+    #[cold]
+    fn reclaim(&self, task: &Task) {
+        self.spare.keep(task.source.take());
+        if let Some(under_way) = task.under_way.take() {
+            self.spare.keep_under_way(under_way);
         }
     }
 
@@ -764,6 +854,40 @@ mod tests {
         for e in 0..1000 {
             assert!((1..APART).all(|d| context_of(e) != context_of(e + d)), "{e}");
             assert!(context_of(e) < CONTEXTS);
+        }
+    }
+
+    #[test]
+    fn rooms_are_had_again() {
+        let spare = Spare::default();
+        let places = |rooms: [&Vec<u64>; 2]| rooms.map(|room| room.as_ptr());
+        let (short, long) = (spare.room(80), spare.room(800));
+        assert_eq!((short.len(), long.len()), (10, 100));
+        let before = places([&short, &long]);
+        spare.keep(long);
+        spare.keep(short);
+        // Each is long enough, and none is longer than it must be.
+        let (short, long) = (spare.room(73), spare.room(81));
+        assert_eq!(places([&short, &long]), before);
+        spare.keep(short);
+        spare.keep(long);
+        // One that is too short makes way for another.
+        let longest = spare.room(808);
+        assert_eq!((longest.len(), spare.rooms.borrow().len()), (101, 1));
+        spare.keep(longest);
+        (0..2 * ROOMS).for_each(|_| spare.keep(vec![0; 50]));
+        assert_eq!(spare.rooms.borrow().len(), ROOMS);
+        spare.keep(vec![]);
+        assert!(spare.rooms.borrow().iter().all(|room| room.len() >= 50));
+        // What was needed lately stays, and the rest does not.
+        for (len, left) in [(400, ROOMS), (160, 0)] {
+            for _ in 0..2 * LATELY {
+                let room = spare.room(len);
+                spare.keep(room);
+            }
+            let rooms = spare.rooms.borrow();
+            assert!(rooms.iter().filter(|room| room.len() >= 50).count() <= left, "{len}: {rooms:?}");
+            assert!(!rooms.is_empty() && rooms.iter().all(|room| room.len() / 2 <= len / 8), "{len}: {rooms:?}");
         }
     }
 }

@@ -6,12 +6,13 @@
 //! Each member packs its blocks, the team moves them, each unpacks: so every buffer is touched by its own rank, inside the call.
 
 use super::buffer::{Side, What};
-use super::{Collective, In, Meets, Moves, NeedsTo, Out, Ready};
+use super::check::{self, Whole};
+use super::{Collective, Meets, Moves, NeedsTo, Out, Ready};
 use crate::team::{Team, TeamRank};
 use bytemuck::Pod;
 use partage_conduit::barrier::Tag;
 use partage_conduit::record::Site;
-use partage_plan::coll::OpKind;
+use partage_plan::coll::{Kind, OpKind};
 use std::rc::Rc;
 
 /// A collective of which a team's members take part: what [`Collective::filter`] gives.
@@ -76,9 +77,14 @@ impl<T: Pod, M: Meets<T>> Filtered<'_, T, M> {
         let (is_root, all) = (of.root.index() == mine, home.size());
         let shared =
             [Some(&of.source), of.dest.as_ref()].map(|side| side.is_some_and(|side| is_shared(side, home, site)));
-        let meets = shared.contains(&true);
-        if meets && of.sync.0 == In::All {
-            team.meet(Tag::Plain, u64::MAX, || site);
+        let (meets, in_place) = (shared.contains(&true), of.dest.is_none());
+        // What the team moves is memory of members' own.
+        let besides = check::number([shared[0], shared[1], in_place].into_iter().map(u8::from));
+        if meets {
+            let kinds = [shared[0], shared[usize::from(!in_place)]];
+            let kinds = kinds.map(|shared| if shared { Kind::Shared } else { Kind::Private });
+            let (sync, element) = (of.sync, super::element::<T, M>);
+            Whole { site, op, root, sync, kinds, in_place, element, besides }.enter(team);
         }
         let source = read(&of.source);
         let has_all = match op {
@@ -111,7 +117,8 @@ impl<T: Pod, M: Meets<T>> Filtered<'_, T, M> {
         };
         let mut out = vec![T::zeroed(); n];
         let moved = Collective::<T, NeedsTo, M>::new(team, op, &blocks, of.meets);
-        Collective { root, exclusive: of.exclusive, ..moved }.to(&mut out).run_at(site);
+        let moved = Collective { root, exclusive: of.exclusive, sync: of.sync, ..moved };
+        moved.to(&mut out).run_as(site, besides);
         let to = of.dest.as_ref().unwrap_or(&of.source);
         match op {
             OpKind::Gather | OpKind::Reduce if !is_root => {}

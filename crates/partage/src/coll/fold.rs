@@ -8,7 +8,8 @@
 //! A rank may have nothing of a row, so what ranks combine is an element or none, unless all are known to have some.
 
 use super::buffer::{Dest, Ready, Side, Source, What};
-use super::reduce::{OrNone, ReduceOp, as_two, fold, or_end, or_none};
+use super::check::{self, Whole};
+use super::reduce::{OrNone, ReduceOp, With, as_two, fold, or_end, or_none};
 use super::{In, Out, is_of_others};
 use crate::array::SharedArray;
 use crate::team::{Team, TeamRank};
@@ -17,6 +18,8 @@ use partage_conduit::barrier::Tag;
 use partage_conduit::contract::At;
 use partage_conduit::copy;
 use partage_conduit::record::Site;
+use partage_plan::coll::{Kind, OpKind};
+use partage_plan::layout::Spread;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::rc::Rc;
@@ -65,7 +68,8 @@ impl Team {
         Fold { team: self, source: source.into_side(), op, root: None, sync: (In::All, Out::All) }
     }
 
-    /// What the elements up to each make. Source and destination are dealt alike. UPC: `upc_all_prefix_reduce`.
+    /// What the elements up to each make. Source and destination are dealt alike: they have equally many elements, and each one's prefix is on the same rank, at
+    /// the same place of a block; or both are memory of the ranks' own. A `Vec` as the destination is made as long as it must be. UPC: `upc_all_prefix_reduce`.
     ///
     /// ```
     /// use partage::prelude::*;
@@ -76,8 +80,7 @@ impl Team {
     ///     assert_eq!(a.fetch(..).wait(), [0, 1, 3, 6, 10, 15, 21]);
     ///
     ///     // Where each rank's elements begin among all.
-    ///     let mine = vec![1; 2 + job.rank().index()];
-    ///     let mut before = vec![0; mine.len()];
+    ///     let (mine, mut before) = (vec![1; 2 + job.rank().index()], vec![]);
     ///     job.prefix_fold(&mine, Sum).exclusive().to(&mut before).run();
     ///     assert_eq!(before[0], [0, 2, 5][job.rank().index()]);
     /// });
@@ -110,17 +113,19 @@ impl<T: Pod, O: ReduceOp<T>> Fold<'_, T, O> {
         let Fold { team, source, op, root, sync } = self;
         team.may_meet(|| site);
         let rows = Rows::<T>::of(team, &source.what, O::ORDERED, site);
-        enter(team, sync, site);
+        let kind = if root.is_some() { OpKind::Reduce } else { OpKind::AllReduce };
+        let whole = whole::<T, O>(team, (kind, root), [&source.what, &source.what], false, sync, site);
+        whole.enter(team);
         let totals = or_end::<T, O, _>(|| rows.totals(&op));
         let all = match rows.everybody {
             true => {
                 let mut all: Vec<T> = totals.into_iter().flatten().collect();
-                combine(team, &mut all, op, root, site);
+                combine(team, &mut all, op, root, &whole);
                 or_end::<T, O, _>(|| fold(&op, None, &all))
             }
             false => {
                 let mut all: Vec<[T; 2]> = totals.into_iter().map(as_two).collect();
-                combine(team, &mut all, OrNone(op), root, site);
+                combine(team, &mut all, OrNone(op), root, &whole);
                 or_end::<T, O, _>(|| all.into_iter().filter_map(or_none).reduce(|a, b| op.combine(a, b)))
             }
         };
@@ -133,18 +138,45 @@ impl<T: Pod, O: ReduceOp<T>> Fold<'_, T, O> {
 }
 
 /// Element by element, on all ranks or the root.
-fn combine<T: Pod, O: ReduceOp<T>>(team: &Team, all: &mut Vec<T>, op: O, root: Option<TeamRank>, site: Site) {
+fn combine<T: Pod, O: ReduceOp<T>>(team: &Team, all: &mut Vec<T>, op: O, root: Option<TeamRank>, whole: &Whole) {
+    let &Whole { site, sync: (before, after), besides, .. } = whole;
     match root {
-        Some(root) => team.reduce(all, op).root(root).run_at(site),
-        None => team.all_reduce(all, op).run_at(site),
+        Some(root) => team.reduce(all, op).root(root).sync(before, after).run_as(site, besides),
+        None => team.all_reduce(all, op).sync(before, after).run_as(site, besides),
     }
 }
 
-/// Data are not touched before all have entered, if that is asked for.
-fn enter(team: &Team, sync: (In, Out), site: Site) {
-    if sync.0 == In::All {
-        team.meet(Tag::Plain, u64::MAX, || site);
+/// What the collectives of a fold, or of prefixes, say of it.
+fn whole<T: Pod, O: ReduceOp<T>>(
+    team: &Team,
+    (op, root): (OpKind, Option<TeamRank>),
+    sides: [&What<T>; 2],
+    exclusive: bool,
+    sync: (In, Out),
+    site: Site,
+) -> Whole {
+    let kinds = sides.map(|side| if matches!(side, What::Shared(..)) { Kind::Shared } else { Kind::Private });
+    let in_place = std::ptr::eq(sides[0], sides[1]);
+    let besides = if team.inner.check { number(sides, [exclusive, in_place]) } else { 0 };
+    let (root, element) = (root.unwrap_or(TeamRank(0)), super::element::<T, With<T, O>>);
+    Whole { site, op, root, sync, kinds, in_place, element, besides }
+}
+
+/// What all ranks must have alike: of both sides the same elements, if they are an array's.
+fn number<T: Pod>(sides: [&What<T>; 2], flags: [bool; 2]) -> u32 {
+    let mut words = flags.map(u64::from).to_vec();
+    for side in sides {
+        match side {
+            What::Private(..) | What::Vec(_) => words.push(0),
+            What::Shared(array, range) => {
+                // SAFETY: borrowed.
+                let array = unsafe { &**array };
+                words.extend([1, range.start as u64, range.end as u64]);
+                words.extend(array.spread.layout().words());
+            }
+        }
     }
+    check::number(words.into_iter().flat_map(u64::to_ne_bytes))
 }
 
 impl<'a, T: Pod, State, O: ReduceOp<T>> PrefixFold<'a, T, State, O> {
@@ -173,27 +205,31 @@ impl<T: Pod, O: ReduceOp<T>> PrefixFold<'_, T, Ready, O> {
         let PrefixFold { team, source, dest, op, exclusive, sync, .. } = self;
         team.may_meet(|| site);
         let rows = Rows::<T>::of(team, &source.what, true, site);
-        let to = match &dest {
-            Some(dest) => rows.alike(team, &source.what, &dest.what, Rows::of(team, &dest.what, true, site), site),
-            None => rows.place,
+        let (to, to_first) = match &dest {
+            Some(dest) => rows.dest(team, &source.what, &dest.what, site),
+            None => (rows.place, rows.first()),
         };
-        enter(team, sync, site);
+        let sides = [&source.what, dest.as_ref().map_or(&source.what, |dest| &dest.what)];
+        let whole = whole::<T, O>(team, (OpKind::Prefix, None), sides, exclusive, sync, site);
+        whole.enter(team);
         let totals: Vec<[T; 2]> = or_end::<T, O, _>(|| rows.totals(&op)).into_iter().map(as_two).collect();
         // What other ranks have of each row before this one, and what all have of the rows before.
         let mut before = vec![as_two(None); rows.count];
-        team.prefix_reduce(&totals, OrNone(op)).exclusive().to(&mut before).run_at(site);
-        let mut whole = totals;
+        let prefixes_of_ranks = team.prefix_reduce(&totals, OrNone(op)).exclusive().to(&mut before);
+        prefixes_of_ranks.sync(sync.0, sync.1).run_as(site, whole.besides);
+        let mut all = totals;
         if rows.count > 1 {
-            team.all_reduce(&mut whole, OrNone(op)).run_at(site);
+            combine(team, &mut all, OrNone(op), None, &whole);
         }
         let (mut above, mut row, join) = (as_two(None), 0, OrNone(op));
         or_end::<T, O, ()>(|| {
             for (of, stretch) in &rows.stretches {
                 while row < *of {
-                    above = join.combine(above, whole[row]);
+                    above = join.combine(above, all[row]);
                     row += 1;
                 }
-                prefixes(&op, or_none(join.combine(above, before[row])), exclusive, rows.place, to, stretch.clone());
+                let (from, to) = ((rows.place, stretch.clone()), (to, to_first + stretch.start - rows.first()));
+                prefixes(&op, or_none(join.combine(above, before[row])), exclusive, from, to);
             }
         });
         if sync.1 == Out::All {
@@ -245,14 +281,13 @@ impl<T: Pod> Place<T> {
     }
 }
 
-/// The prefixes of these elements after what came before.
+/// The prefixes of these elements after what came before; they go to as many from there on.
 fn prefixes<T: Pod, O: ReduceOp<T>>(
     op: &O,
     mut before: Option<T>,
     exclusive: bool,
-    from: Place<T>,
-    to: Place<T>,
-    range: Range<usize>,
+    (from, range): (Place<T>, Range<usize>),
+    (to, start): (Place<T>, usize),
 ) {
     let mut some = vec![T::zeroed(); room::<T>().min(range.len())];
     for at in range.clone().step_by(room::<T>()) {
@@ -266,7 +301,7 @@ fn prefixes<T: Pod, O: ReduceOp<T>>(
             before = Some(with);
         }
         let first = usize::from(untouched);
-        to.put(at + first, &some[first..]);
+        to.put(start + (at - range.start) + first, &some[first..]);
     }
 }
 
@@ -348,22 +383,56 @@ impl<T: Pod> Rows<T> {
         totals
     }
 
-    /// Where the destination's elements are, which must be dealt as these are.
+    /// Where this rank's elements begin. They follow one another: a rank's part has no gaps.
+    fn first(&self) -> usize {
+        self.stretches.first().map_or(0, |(_, stretch)| stretch.start)
+    }
+
+    /// Where the destination's elements are, and which is the first of them; they must be dealt as these are.
     #[track_caller]
-    fn alike(&self, team: &Team, source: &What<T>, dest: &What<T>, to: Rows<T>, site: Site) -> Place<T> {
+    fn dest(&self, team: &Team, source: &What<T>, dest: &What<T>, site: Site) -> (Place<T>, usize) {
+        if let (What::Private(..) | What::Vec(_), What::Vec(vec)) = (source, dest) {
+            // SAFETY: borrowed, and nobody else has it.
+            let vec = unsafe { &mut **vec };
+            vec.resize(self.stretches.iter().map(|(_, stretch)| stretch.len()).sum(), T::zeroed());
+        }
+        let (me, there) = (team.inner.rank, Rows::of(team, dest, true, site));
         let alike = match (source, dest) {
             (What::Shared(a, from), What::Shared(b, to)) => {
+                if a == b && from != to && from.start < to.end && to.start < from.end {
+                    panic!("{me}: {}: elements {from:?} and {to:?} of one array overlap", site.call);
+                }
                 // SAFETY: both are borrowed.
                 let (a, b) = unsafe { (&(**a).spread, &(**b).spread) };
-                from == to && (a == b || from.clone().all(|i| a.locate(i) == b.locate(i)))
+                are_dealt_alike((a, from), (b, to))
             }
             (What::Shared(..), _) | (_, What::Shared(..)) => false,
-            _ => self.stretches == to.stretches,
+            _ => self.stretches == there.stretches,
         };
         if !alike {
-            let me = team.inner.rank;
             panic!("{me}: {}: source and destination differ: give equally many elements, dealt alike", site.call);
         }
-        to.place
+        (there.place, there.first())
     }
+}
+
+/// Are they equally many, and each on the same rank as the other, at the same place of a block?
+fn are_dealt_alike((a, from): (&Spread, &Range<usize>), (b, to): (&Spread, &Range<usize>)) -> bool {
+    if from.len() != to.len() {
+        return false;
+    }
+    // Each at the same place of the same part is alike, whatever the blocks.
+    if from == to && (a == b || from.clone().all(|i| a.locate(i) == b.locate(i))) {
+        return true;
+    }
+    // One block without end has no places. (Of tiles and bricks it is the one in the part.)
+    let dealt = |spread: &Spread, i: usize| match (spread.block(), spread.locate(i)) {
+        (Some(block), (member, _)) => (member, i % block),
+        (None, (member, k)) => (member, if spread.only_member().is_some() { 0 } else { k }),
+    };
+    // In blocks of one size, or in one block, the others are as the first is.
+    let is_steady = |spread: &Spread| spread.block().is_some() || spread.only_member().is_some();
+    let as_the_first = a.block() == b.block() && is_steady(a) && is_steady(b);
+    let len = if as_the_first { from.len().min(1) } else { from.len() };
+    (0..len).all(|k| dealt(a, from.start + k) == dealt(b, to.start + k))
 }

@@ -386,7 +386,8 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
             return false;
         };
         let Some(known) = engine.known.borrow().find(&look).cloned() else { return false };
-        let Some(quick) = known.quick.as_ref().filter(|_| self.fixed.is_none_or(|key| *key == known.key)) else {
+        let quick = known.quick(engine.begun()).filter(|_| self.fixed.is_none_or(|key| *key == known.key));
+        let Some(quick) = quick else {
             return false;
         };
         let combine = self.meets.combines().map(|combine| &raw const *combine);
@@ -656,11 +657,13 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
             grain: if self.meets.combines().is_some() { size_of::<T>() as u32 } else { 1 },
             algorithm: self.algorithm,
         };
+        let copies = in_place && matches!(self.op, OpKind::Exchange | OpKind::Permute);
+        let call = if copies { of_a_copy(call) } else { call };
         // What was once prepared was right.
         if self.algorithm != 0 && !engine.is_prepared(&Key::new(call)) {
             self.check_algorithm(call, site);
         }
-        if in_place && matches!(self.op, OpKind::Exchange | OpKind::Permute) {
+        if copies {
             self.with_a_copy(task, call, n * blocks_in);
             return true;
         }
@@ -896,26 +899,27 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
     /// What cannot be done in place is done with a copy of the source.
     #[cold]
     #[track_caller]
-    fn with_a_copy(&self, task: &mut Task, mut call: Call, elements: usize) {
-        let len = elements * size_of::<T>();
-        let inner = &self.team.inner;
+    fn with_a_copy(&self, task: &mut Task, call: Call, elements: usize) {
+        let (len, engine) = (elements * size_of::<T>(), &self.team.group.engine);
         let from = match &task.bases[0] {
             Base::Private(p) => *p,
             shared => {
-                let at = shared.at(&self.team.group.engine, self.team.rank().index());
-                inner.own_table().locate(at, len).expect("memory of this rank")
+                let at = shared.at(engine, self.team.rank().index());
+                self.team.inner.own_table().locate(at, len).expect("memory of this rank")
             }
         };
-        let mut copy = vec![0u64; len.div_ceil(8)].into_boxed_slice();
-        // SAFETY: this rank's part of the buffer, and memory of its own.
-        unsafe { partage_conduit::copy::between(copy.as_mut_ptr().cast(), from, len) };
-        (call.source, call.in_place) = (Kind::Private, false);
-        // Nobody writes to what has not been copied yet.
-        if call.sync.0 == In::No {
-            call.sync.0 = In::My;
-        }
-        task.bases[0] = Base::Private(copy.as_mut_ptr().cast());
-        task.set_source(copy);
+        let copy = task.set_source(engine.spare.room(len));
+        // SAFETY: this rank's part of the buffer, and memory of its own that has room for it.
+        unsafe { partage_conduit::copy::between(copy, from, len) };
+        task.bases[0] = Base::Private(copy);
         self.plan_for(task, call);
     }
+}
+
+/// The call that is made with a copy of the source.
+fn of_a_copy(call: Call) -> Call {
+    let (before, after) = call.sync;
+    // Nobody writes to what has not been copied yet.
+    let before = if before == In::No { In::My } else { before };
+    Call { source: Kind::Private, in_place: false, sync: (before, after), ..call }
 }

@@ -4,6 +4,7 @@
 //! is depends on the number of ranks, the length and the algorithm only, so that floating results are the same each time. The operands
 //! of an [`Ordered`] function keep their order.
 
+use crate::am;
 use crate::fail;
 use bytemuck::Pod;
 use partage_conduit::copy::{self, Line};
@@ -265,7 +266,7 @@ impl<T: Pod, O: ReduceOp<T>> Combine for With<T, O> {
 /// Runs the operation on elements of this rank. Others wait for what comes of it.
 #[inline(always)]
 pub(super) fn or_end<T: Pod, O: ReduceOp<T>, R>(f: impl FnOnce() -> R) -> R {
-    if O::PANICS { fail::or_end("the operation of a reduction", f) } else { f() }
+    if O::PANICS { fail::or_end("the operation of a reduction", || am::in_operation(f)) } else { f() }
 }
 
 impl<T: Pod, O: ReduceOp<T>> With<T, O> {

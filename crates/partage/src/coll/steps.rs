@@ -226,7 +226,7 @@ impl Now<'_> {
         let is_complete = |all: &UnderWay| all.gets.iter().chain(&all.puts).all(|one| self.inner.is_complete(one));
         let ended = self.complete::<BLOCK>(None, is_complete)?;
         if ended {
-            self.task.under_way().take();
+            self.task.under_way(self.engine).clear();
             self.task.has_under_way.set(false);
         }
         Ok(ended)
@@ -237,7 +237,7 @@ impl Now<'_> {
     fn got<const BLOCK: bool>(&self, step: &Step) -> Result<bool, Aborted> {
         let got = self.complete::<BLOCK>(Some(step), |all| all.gets.iter().all(|get| self.inner.is_complete(get)))?;
         if got {
-            self.task.under_way().borrow_mut().gets.clear();
+            self.task.under_way(self.engine).gets.clear();
         }
         Ok(got)
     }
@@ -247,7 +247,7 @@ impl Now<'_> {
         step: Option<&Step>,
         is_complete: impl Fn(&UnderWay) -> bool,
     ) -> Result<bool, Aborted> {
-        let ready = || is_complete(&self.task.under_way().borrow());
+        let ready = || self.task.is_under_way(&is_complete);
         if ready() {
             return Ok(true);
         }
@@ -279,7 +279,7 @@ impl Now<'_> {
                 let put = unsafe { self.inner.start_notice_raw(self.task.site, at, from, src.len, notice) };
                 let put = put.expect("memory of a desk or an array");
                 if !put.is_empty() {
-                    self.task.under_way().borrow_mut().puts.push(put);
+                    self.task.under_way(self.engine).puts.push(put);
                     self.task.has_under_way.set(true);
                 }
             }
@@ -294,12 +294,13 @@ impl Now<'_> {
             // SAFETY: the buffer is this task's, which does not end, nor touches it, before that is complete.
             let put = unsafe { rma::start_put(&inner.seat, site, at, from, len) };
             let put = inner.unless_outside(put).expect("memory of an array");
-            self.task.under_way().borrow_mut().gets.push(put);
+            self.task.under_way(self.engine).gets.push(put);
             self.task.has_under_way.set(true);
         } else {
-            let mut bytes = vec![0; len];
-            self.copy(bytes.as_mut_ptr(), from, len);
-            inner.put_guarded(site, at, &bytes);
+            let mut room = self.engine.spare.room(len);
+            self.copy(room.as_mut_ptr().cast(), from, len);
+            inner.put_guarded(site, at, &bytemuck::cast_slice::<u64, u8>(&room)[..len]);
+            self.engine.spare.keep(room);
         }
     }
 
@@ -341,12 +342,13 @@ impl Now<'_> {
             // SAFETY: the buffer is this task's, which does not end, nor touches it, before that is complete.
             let got = unsafe { rma::start_get(&inner.seat, site, at, to, len) };
             let got = inner.unless_outside(got).expect("memory of a desk or an array");
-            self.task.under_way().borrow_mut().gets.push(got);
+            self.task.under_way(self.engine).gets.push(got);
             self.task.has_under_way.set(true);
         } else {
-            let mut bytes = vec![0; len];
-            inner.get_guarded(site, at, &mut bytes);
-            self.copy(to, bytes.as_ptr(), len);
+            let mut room = self.engine.spare.room(len);
+            inner.get_guarded(site, at, &mut bytemuck::cast_slice_mut::<u64, u8>(&mut room)[..len]);
+            self.copy(to, room.as_ptr().cast(), len);
+            self.engine.spare.keep(room);
         }
     }
 
@@ -444,9 +446,10 @@ impl Now<'_> {
         before: bool,
     ) -> Result<bool, Aborted> {
         let place = {
-            let mut under_way = self.task.under_way().borrow_mut();
+            let mut under_way = self.task.under_way(self.engine);
             let is_new = under_way.operand.is_none();
-            let place = under_way.operand.get_or_insert_with(|| vec![0; src.len.div_ceil(8)]).as_mut_ptr().cast::<u8>();
+            let room = || self.engine.spare.room(src.len);
+            let place = under_way.operand.get_or_insert_with(room).as_mut_ptr().cast::<u8>();
             drop(under_way);
             if is_new {
                 self.get_far(self.far(from, src), place, src.len);
@@ -457,7 +460,8 @@ impl Now<'_> {
             return Ok(false);
         }
         self.combine(Elements { at: place, shared: false }, dst, before);
-        self.task.under_way().borrow_mut().operand = None;
+        let room = self.task.under_way(self.engine).operand.take();
+        self.engine.spare.keep(room.unwrap_or_default());
         Ok(true)
     }
 

@@ -4,7 +4,8 @@ use super::reduce::{Max, Min, ReduceOp, Sum};
 use crate::team::{Team, TeamRank};
 use bytemuck::Pod;
 
-/// One value of each rank: what [`Team::value`] gives. Each call waits until all have what they get.
+/// One value of each rank: what [`Team::value`] gives. A call returns when this rank has what it gets. It waits
+/// only for ranks whose values that takes, and for those who pass its own on: it is no barrier. It cannot be started.
 #[must_use = "say what is to be done with the values"]
 #[derive(Debug)]
 pub struct Value<'t, T> {

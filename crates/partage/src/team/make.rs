@@ -10,6 +10,10 @@
 //! made: who waits for a rank that has made no more, and waits for it with another list, says so. What comes early is kept: a rank may make other teams first,
 //! or have made this one already.
 //!
+//! Nor does a team come about of which a member goes elsewhere. So lists are told with how many barriers of all ranks their rank has come to: a member that has not
+//! made the team, and waits for all in a later barrier, or at the end, is waited for by one that never comes there, and says so. Who waits in a split tells the
+//! members after it the same. Where a member waits for anything else, what it waits for may come; then only the hang report tells.
+//!
 //! # Ending
 //! The last handle that a member drops ends its part. It tells the others how far it came, waits for nobody, and its memory is used again when all have
 //! ended theirs, and nothing of them is under way: it looks when it makes another team. So who waits for a member that has left finds out.
@@ -21,12 +25,12 @@ use crate::coll::Engine;
 use crate::error::{Error, Result};
 use crate::fail;
 use crate::job::Inner;
-use partage_conduit::contract::At;
+use partage_conduit::contract::{At, Conduit};
 use partage_conduit::record::Site;
 use partage_conduit::reference::TEAM;
 use partage_conduit::shm::bytes;
 use partage_conduit::shm::coll::{self, Rest};
-use partage_conduit::shm::team::{NAMED, Said, Told};
+use partage_conduit::shm::team::{Heard, NAMED, Said, Told};
 use partage_conduit::signal::Notice;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -48,17 +52,25 @@ const LIST: u64 = 1;
 const FROM: u64 = 2;
 const MADE: u64 = 3;
 const NONE: u64 = 4;
+/// And what is said in a split: that it waits.
+const SPLIT: u64 = 5;
 /// No place.
 const NOWHERE: u64 = 0;
 
 /// After this time members that wait tell each other their lists.
 const LATE: Duration = Duration::from_millis(200);
+/// So many members hear from each that waits in a split.
+const NEXT: usize = 16;
 
 /// What a rank knows of teams that it has made.
 #[derive(Debug, Default)]
 pub(crate) struct Teams {
-    /// How many of each list, by its hash.
+    /// How many of each list, by its hash; also those for which there was no room.
     made: RefCell<HashMap<u64, u64>>,
+    /// How many splits of teams of each list it has come to.
+    splits: RefCell<HashMap<u64, u64>>,
+    /// The split in which it is.
+    split: RefCell<Option<Split>>,
     /// How many with each rank.
     common: RefCell<HashMap<u32, u64>>,
     /// Those that it has left, whose memory others may still use.
@@ -68,6 +80,32 @@ pub(crate) struct Teams {
 impl Teams {
     fn common_with(&self, rank: u32) -> u64 {
         self.common.borrow().get(&rank).copied().unwrap_or(0)
+    }
+
+    /// Has this rank come to that team, or split?
+    fn is_past(&self, what: Told) -> bool {
+        let counts = if what.kind == SPLIT { &self.splits } else { &self.made };
+        counts.borrow().get(&what.list).is_some_and(|&come| what.nth < come)
+    }
+}
+
+/// A split in which this rank is.
+#[derive(Debug)]
+struct Split {
+    begun: Instant,
+    told: Told,
+    /// The first members.
+    named: Vec<u32>,
+    /// Those that are to be told that it waits, the next one last.
+    to_tell: RefCell<Vec<u32>>,
+}
+
+/// This rank is in a split as long as this lives.
+struct InSplit<'a>(&'a Teams);
+
+impl Drop for InSplit<'_> {
+    fn drop(&mut self) {
+        *self.0.split.borrow_mut() = None;
     }
 }
 
@@ -255,7 +293,9 @@ impl Team {
     #[track_caller]
     fn split_at(&self, site: Site, color: usize, key: i64) -> Team {
         self.may_meet(|| site);
+        let inside = self.come_to_split();
         let all = self.gather_words(site, [color as u64, key as u64]);
+        drop(inside);
         if self.inner.is_ending() {
             self.inner.no_result(site);
         }
@@ -268,6 +308,22 @@ impl Team {
         members.sort_unstable();
         let list = members.iter().map(|&(_, member)| self.group.engine.rank_of(member).0).collect();
         self.make(site, list)
+    }
+
+    /// Counts a split, and says that this rank is in it.
+    fn come_to_split(&self) -> InSplit<'_> {
+        let (teams, n, me) = (&self.inner.teams, self.size(), self.rank().index());
+        let list: Vec<u32> = self.members().map(|r| r.0).collect();
+        let hash = hash(&list);
+        let mut splits = teams.splits.borrow_mut();
+        let count = splits.entry(hash).or_default();
+        let told = Told { list: hash, nth: *count, len: n as u64, common: 0, kind: SPLIT, offset: 0 };
+        *count += 1;
+        let to_tell = (1..n.min(NEXT + 1)).rev().map(|d| list[(me + d) % n]).collect();
+        let named = list[..n.min(NAMED)].to_vec();
+        let split = Split { begun: Instant::now(), told, named, to_tell: RefCell::new(to_tell) };
+        *teams.split.borrow_mut() = Some(split);
+        InSplit(teams)
     }
 
     #[track_caller]
@@ -294,11 +350,12 @@ impl Team {
         if inner.is_ending() {
             inner.no_result(site);
         }
-        let offset = agreed?;
+        // Counted also if there is no room: that is so on all members.
         inner.teams.made.borrow_mut().insert(hash, nth + 1);
         let mut common = inner.teams.common.borrow_mut();
         list.iter().for_each(|&r| *common.entry(r).or_default() += 1);
         drop(common);
+        let offset = agreed?;
         let at = list.iter().position(|&r| r == me.0).expect("a member");
         let place = coll::Place::of_block(offset, n, scratch);
         // SAFETY: a block of this length at this place, which all members have taken and zeroed as far as it must be: they have told so. They give it
@@ -315,9 +372,7 @@ impl Making<'_> {
     fn agree(&self) -> Result<u64> {
         let (me, first) = (self.inner.rank.0, *self.list.iter().min().expect("a member"));
         // Lists that came when their teams had been made.
-        let made = self.inner.teams.made.borrow();
-        self.heard().take(|said| made.get(&said.what.list).is_some_and(|&made| said.what.nth < made));
-        drop(made);
+        self.heard().take(|said| self.inner.teams.is_past(said.what));
         let mine = self.take(0);
         let agreed = if me == first { self.lead(mine) } else { self.follow(mine, first) };
         agreed.map_err(|why| {
@@ -327,8 +382,8 @@ impl Making<'_> {
         })
     }
 
-    fn heard(&self) -> &partage_conduit::shm::team::Heard {
-        &partage_conduit::contract::Conduit::landing(&self.inner.seat).teams
+    fn heard(&self) -> &Heard {
+        self.inner.heard_of_teams()
     }
 
     /// Takes the lowest free place from there on, zeroed.
@@ -359,20 +414,24 @@ impl Making<'_> {
         let begun = Instant::now();
         self.wait_hearing(whom, || done() || begun.elapsed() > LATE);
         if !done() {
-            self.others().for_each(|r| self.tell(r, LIST, 0));
+            let come = self.inner.seat.barrier().come();
+            self.others().for_each(|r| self.tell(r, LIST, come));
             self.wait_hearing(whom, done);
         }
     }
 
     fn wait_hearing(&self, whom: Option<u32>, done: impl Fn() -> bool) {
-        let made = |list: u64| self.inner.teams.made.borrow().get(&list).copied().unwrap_or(0);
+        let teams = &self.inner.teams;
         let is_other = |said: &Said| {
             let what = said.what;
-            what.list != self.told.list
-                && matches!(what.kind, FREE | LIST)
+            let is_elsewhere = match what.kind {
+                FREE | LIST => what.list != self.told.list,
+                kind => kind == SPLIT,
+            };
+            is_elsewhere
                 && self.list.contains(&said.from)
-                && what.nth >= made(what.list)
-                && what.common == self.inner.teams.common_with(said.from)
+                && !teams.is_past(what)
+                && what.common == teams.common_with(said.from)
         };
         let disagrees = || self.heard().count(is_other) > 0;
         self.inner.unless_over(self.inner.wait_saying(|| Waits(self, whom), || done() || disagrees()));
@@ -381,8 +440,12 @@ impl Making<'_> {
         {
             let (me, site, mine) = (self.inner.rank, self.site, Ranks(self.list, self.list.len()));
             let (from, theirs) = (other.from, Ranks(&other.ranks, other.what.len as usize));
-            let both = format!("this rank makes a team of {mine}, rank {from} one of {theirs}");
-            fail::end_with(format!("{me}: {site}: {both}; all give the same list"));
+            let (one, fix) = match other.what.kind {
+                SPLIT => ("splits one", "all of them must split it"),
+                _ => ("one", "all give the same list"),
+            };
+            let both = format!("this rank makes a team of {mine}, rank {from} {one} of {theirs}");
+            fail::end_with(format!("{me}: {site}: {both}; {fix}"));
         }
     }
 
@@ -455,13 +518,12 @@ impl Making<'_> {
 impl Group {
     /// This rank has dropped its last handle.
     pub(super) fn end(engine: &Engine, arrays: &Arrays, own: &Own) {
-        let (inner, desk, me) = (&own.home, &engine.desk, engine.desk.rank());
+        let (inner, desk) = (&own.home, &engine.desk);
         if inner.calls.is_over() {
             return;
         }
         let [epochs, barriers] = [engine.begun() + 1, own.door.times() + 1];
-        let others = (0..desk.ranks()).filter(|&m| m != me);
-        let told_otherwise = others.filter(|&m| !desk.leave(m, epochs, barriers));
+        let told_otherwise = desk.leave(epochs, barriers).into_iter();
         let far: Vec<u32> = told_otherwise.map(|m| engine.rank_of(m).0).collect();
         // What is left of arrays is the runtime's from now on.
         let (more, their_bytes) = arrays.remains();
@@ -487,6 +549,53 @@ impl Group {
 }
 
 impl Inner {
+    fn heard_of_teams(&self) -> &Heard {
+        &self.seat.landing().teams
+    }
+
+    /// This rank waits, and looks up. If it is in a split for long, members may have gone elsewhere: it tells them. What has no room now is told when it looks up again.
+    #[cold]
+    pub fn looks_up(&self) {
+        let split = self.teams.split.borrow();
+        let Some(Split { begun, told, named, to_tell }) = &*split else { return };
+        if begun.elapsed() < LATE {
+            return;
+        }
+        let (offset, ranks) = (self.seat.barrier().come(), bytemuck::cast_slice(named));
+        loop {
+            let next = to_tell.borrow().last().copied();
+            let Some(to) = next else { return };
+            let what = Told { common: self.teams.common_with(to), offset, ..*told };
+            if !self.seat.try_request(to as usize, TEAM, bytemuck::bytes_of(&what), ranks) {
+                return;
+            }
+            to_tell.borrow_mut().pop();
+        }
+    }
+
+    /// This rank waits for all in a barrier, and looks up. If one that has not come there waits for it where it has not been, neither ever goes on.
+    pub(super) fn unless_awaited(&self, site: Site) {
+        let come = self.seat.barrier().come();
+        let waits = |said: &Said| {
+            matches!(said.what.kind, LIST | SPLIT) && said.what.offset < come && !self.teams.is_past(said.what)
+        };
+        if let Some(said) = self.heard_of_teams().find(waits) {
+            self.is_awaited(site, &said);
+        }
+    }
+
+    fn is_awaited(&self, site: Site, said: &Said) -> ! {
+        let (me, from, all) = (self.rank, Rank(said.from), Ranks(&said.ranks, said.what.len as usize));
+        let (call, fix) = match said.what.kind {
+            SPLIT => ("split", "all of them must call it"),
+            _ => ("team", "all of them must call it, with the same list"),
+        };
+        // Without what it waits for there.
+        let place = self.place_of(site, said.from);
+        let place = place.split(" (").next().filter(|place| !place.is_empty()).unwrap_or(call);
+        fail::end_with(format!("{me}: {site}: {from} waits for this rank in {place}, of {all}; {fix}"))
+    }
+
     /// Tells members that are not reached by stores.
     fn tell_end(&self, site: Site, left: &Left) {
         if left.told.replace(true) {

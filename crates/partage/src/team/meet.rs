@@ -7,7 +7,7 @@
 //! over, and one more if somebody came with a tag. So who waits looks at a line that nobody writes meanwhile, and needs no other; it finds the word as it
 //! was written for this barrier, since no other ends without it. Between nodes nobody is the last, and members look at the count of arrivals.
 
-use super::Team;
+use super::{Team, Unwound};
 use crate::coll::Engine;
 use crate::fail;
 use crate::job::Inner;
@@ -109,7 +109,7 @@ impl Engine {
 
     /// A member that will not come to this barrier any more.
     fn stays_away(&self, nth: u64) -> Option<usize> {
-        if !self.desk.have_some_left() {
+        if !self.desk.have_some_left_hall() {
             return None;
         }
         (0..self.desk.ranks()).find(|&m| (1..=nth + 1).contains(&self.desk.left(m).barriers.get()))
@@ -137,7 +137,9 @@ impl Team {
         let (inner, engine, nth) = (&self.inner, &self.group.engine, came.nth);
         if !engine.have_come(nth) {
             let away = || engine.stays_away(nth);
+            let unwound = Unwound { team: self, site: || site };
             let waited = inner.wait_saying(|| Waits { site, engine }, || engine.have_come(nth) || away().is_some());
+            std::mem::forget(unwound);
             if waited.is_err() {
                 inner.unless_over(waited);
                 return None;

@@ -5,7 +5,8 @@
 //! lines will be wanted, by hints ([`partage_conduit::line`]) that change nothing but when they come:
 //! * each of them may be the last to arrive, so both ask for what the last touches before they arrive;
 //! * who is not the last hands on the line in which others arrive, and its own that the last will touch;
-//! * who has to wait before it touches lines asks for them before it waits;
+//! * who has to wait before it touches lines asks for them before it waits, and those that it will write to, if its calls come in the order of the last time, at the end of
+//!   the call before: roots that change take them from each other;
 //! * who writes or reads a letter asks for the line of its next one at the end of the call. (Sooner, while it waits for the other's, is later: it is one more
 //!   line on its way at the same time.)
 
@@ -110,6 +111,10 @@ pub(in super::super) struct Quick {
     pub(super) totals: Totals,
     /// The other of two that write letters.
     pub(super) partner: Option<usize>,
+    /// Are there two with a core each?
+    pub(super) hints: bool,
+    /// Lines that it writes to after its first wait.
+    pub(super) ahead: Option<Box<[Lines]>>,
 }
 
 /// Lines of an array that steps touch: where, how many, whether they are written to, and whether they are this rank's.
@@ -247,7 +252,14 @@ impl Engine {
         }
         let is_letter = |(op, _): &_| matches!(op, Op::Send { .. } | Op::Take { .. } | Op::TakeCombine { .. });
         let partner = (hints && ops.iter().any(is_letter)).then(|| 1 - self.desk.rank());
-        (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals: plan.totals.clone(), partner })
+        let ahead = match &ops[..] {
+            [(Op::Ask(lines), _), (Op::Wait { .. }, _), ..] => {
+                let written: Box<[Lines]> = lines.iter().filter(|run| run.to_write).copied().collect();
+                (!written.is_empty()).then_some(written)
+            }
+            _ => None,
+        };
+        (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals: plan.totals.clone(), partner, hints, ahead })
     }
 
     /// The lines of arrays that are touched by these steps, as far as they are short and wait for nothing; of many only those of others.

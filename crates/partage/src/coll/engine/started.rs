@@ -11,7 +11,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// A rank that unwinds waits as long for others.
+/// A rank that unwinds waits as long for others to go on.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is left of what was started in a scope is given up, whatever ends it: then nothing of it touches memory any more.
@@ -128,12 +128,20 @@ impl Inner {
         }
     }
 
-    /// The same by a rank that unwinds, for which others may wait elsewhere: it does so for a while, and then ends the job.
+    /// The same by a rank that unwinds, for which others may wait elsewhere: it does so until nothing has happened for a while, and then ends the job.
     #[cold]
     fn wait_unwinding(self: &Rc<Self>, group: &Group, task: &Task) -> Result<(), Aborted> {
-        let begun = Instant::now();
+        let place = || (task.place.part.get(), task.place.step.get());
+        let stands = Cell::new((place(), Instant::now()));
+        let is_stuck = || {
+            let (at, since) = stands.get();
+            if at != place() {
+                stands.set((place(), Instant::now()));
+            }
+            at == place() && since.elapsed() >= PATIENCE
+        };
         let waits = || Waits::of(&group.engine, task);
-        self.wait_saying(waits, || task.is_done() || begun.elapsed() >= PATIENCE)?;
+        self.wait_saying(waits, || task.is_done() || is_stuck())?;
         if task.is_done() {
             return Ok(());
         }
