@@ -40,11 +40,11 @@ fn ranks() {
             ("a barrier with a value", 0) => job.barrier_with(7),         // @valued
             ("a barrier with a value", _) => job.gather_all(&array).to(&mut all).run(), // @gathered
             ("ends", 3) => return,
-            ("ends", _) => job.gather_all(&one).to(&mut all).run(),       // @goes_on
-            ("functions", 2) => job.all_reduce(&mut one, Max).run(),      // @max
-            ("functions", _) => job.all_reduce(&mut one, Sum).run(),      // @sum
+            ("ends", _) => job.gather_all(&one).to(&mut all).run(), // @goes_on
+            ("functions", 2) => job.all_reduce(&mut one, Max).run(), // @max
+            ("functions", _) => job.all_reduce(&mut one, Sum).run(), // @sum
             ("prefixes", 1) => job.prefix_reduce(&mut one, Sum).exclusive().run(), // @exclusive
-            ("prefixes", _) => job.prefix_reduce(&mut one, Sum).run(),    // @inclusive
+            ("prefixes", _) => job.prefix_reduce(&mut one, Sum).run(), // @inclusive
             ("a function that panics", _) => {
                 let mut one = [u64::from(me); 4];
                 let f = |x: u64, y: u64| if y == 3 { panic!("three is too many") } else { x + y }; // @function
@@ -102,7 +102,11 @@ fn calls_that_differ() {
         ("functions", ["all_reduce of 32 bytes", "different types or operations"], both(at!("max"), at!("sum"))),
         ("prefixes", ["exclusive", "prefix_reduce of 32 bytes"], both(at!("exclusive"), at!("inclusive"))),
         ("started", ["broadcast of 32 bytes", "gather_all of 32 bytes"], both(at!("started"), at!("run"))),
-        ("barriers", ["rank 2 came to barrier", "the same calls in the same order"], both(at!("barrier"), at!("summed"))),
+        (
+            "barriers",
+            ["rank 2 came to barrier", "the same calls in the same order"],
+            both(at!("barrier"), at!("summed")),
+        ),
         (
             "a barrier with a value",
             ["rank 0 came to barrier", "to gather_all of 32 bytes"],

@@ -464,7 +464,10 @@ impl<P: Places> Barrier<P> {
             1 => arrived.is_bare(),
             _ => {
                 let release = &self.places.release().word;
-                waiter.until(site, move || step(release.load(Acquire) >> 2 >= epoch))?;
+                let all_have_come = move || release.load(Acquire) >> 2 >= epoch;
+                if !all_have_come() && !waiter.after_a_turn(all_have_come) {
+                    waiter.until(site, move || step(all_have_come()))?;
+                }
                 release.load(Relaxed) & 2 == 0
             }
         };

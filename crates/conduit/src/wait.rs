@@ -18,6 +18,8 @@
 //!   them finds nothing or 200 µs have passed: less than what looks like a foreign load. Eight pairs on two cores have 1.5 to 2
 //!   times as many round trips by it. Who looks on in vain does it half as often, one wait of 64 at least. Collectives and
 //!   barriers do not, where a rank waits for more than one other.
+//!   In collectives and barriers of ranks that share cores most waits end after one turn of the others, and all that a rank touches in its own turn is cold by then, above all the translations of its pages. So such a
+//!   wait begins with a turn after which it looks at what it waits for and at nothing else ([`Waiter::after_a_turn`]); one of eight serves others first, as each does that takes longer.
 //! * Where there is a network, a millisecond of either.
 //! * Work served during a wait ([`Step::Busy`]) restarts it, so that a rank that serves others does not fall asleep
 //!   in the middle of their traffic.
@@ -84,6 +86,9 @@ const MEET_SELDOM: u32 = 64;
 const PARK_NS: u64 = 100_000_000;
 /// Times that a rank serves others between two looks at the abort word.
 const SERVED: u32 = 16;
+/// Of so many waits one serves others before its first turn; all of so many do after a turn that met a foreign load.
+const TURNS: i32 = 7;
+const TURNS_AFTER_FOREIGN: i32 = 32;
 /// Looks before anything else is looked after: some hundred nanoseconds.
 const SOON: u32 = 64;
 const SOON_CALMLY: u32 = 12;
@@ -333,6 +338,8 @@ pub struct Waiter<'m> {
     toil: Option<&'m Toil>,
     ticks_per_us: u64,
     no_yield_before: Cell<u64>,
+    /// How many waits may begin with a turn; below 0, how many may not.
+    turns: Cell<i32>,
     meeting: Meeting,
 }
 
@@ -363,6 +370,7 @@ impl<'m> Waiter<'m> {
             toil: None,
             ticks_per_us,
             no_yield_before: Cell::new(0),
+            turns: Cell::new(TURNS),
             meeting: Meeting {
                 spoke: Cell::new(false),
                 left: Cell::new(MEET_OFTEN),
@@ -417,6 +425,39 @@ impl<'m> Waiter<'m> {
             ready()
         };
         self.cores == Cores::Own && !cfg!(loom) && (0..SOON_CALMLY).any(look)
+    }
+
+    /// Does it hold when the others on this core have had a turn? Not asked where a rank has its own, nor where it may be sooner without.
+    ///
+    /// Nobody is served meanwhile, and it is not found out whether the job is over: whoever hears no waits on.
+    #[inline(always)]
+    pub fn after_a_turn(&self, ready: impl Fn() -> bool + Copy) -> bool {
+        if self.cores != Cores::Shared || cfg!(loom) || !self.may_turn() {
+            return false;
+        }
+        let before = ticks();
+        before >= self.no_yield_before.get() && {
+            // Without the C library's page in between.
+            rustix::thread::sched_yield();
+            if ticks().wrapping_sub(before) > FOREIGN_US * self.ticks_per_us {
+                // Whether it was one is found out by those that take longer.
+                self.turns.set(-TURNS_AFTER_FOREIGN);
+            }
+            ready()
+        }
+    }
+
+    /// Nobody else looks on, who could be answered at once, and it is not the turn of those that serve.
+    #[inline(always)]
+    fn may_turn(&self) -> bool {
+        let Meeting { spoke, since, .. } = &self.meeting;
+        let left = self.turns.get();
+        self.turns.set(match left {
+            0 => TURNS,
+            1.. => left - 1,
+            _ => left + 1,
+        });
+        left > 0 && !spoke.get() && since.get() == 0 && !MET.get()
     }
 
     /// Waits until `look` says [`Step::Done`]. Whoever makes that happen must ring this rank's bell. `site` says where it

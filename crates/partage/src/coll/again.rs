@@ -188,16 +188,16 @@ impl Call<'_> {
         let (engine, desk) = (self.engine, &self.engine.desk);
         match *op {
             // SAFETY: places in buffers of this call, or that are mapped; a plan moves nothing to where it is, and has nothing touched by two.
-            Op::Copy { src, dst, len } => unsafe { copy::between(self.at(dst), self.at(src), len) },
+            Op::Copy { src, dst, len } => unsafe { copy::between(self.at(number, dst), self.at(number, src), len) },
             // SAFETY: the same, and they were found to be aligned.
             Op::Words(ref pairs) => unsafe { copy_words(pairs) },
             Op::Put { to, src, dst, len } => {
                 // SAFETY: the same.
-                unsafe { copy::between(self.at(dst), self.at(src), len) };
+                unsafe { copy::between(self.at(number, dst), self.at(number, src), len) };
                 engine.tell(number, to, Signal::Data);
             }
             // SAFETY: the same.
-            Op::Combine { src, dst, len, before } => unsafe { self.combine(self.elements(src), dst, len, before) },
+            Op::Combine { src, dst, len, before } => unsafe { self.combine(self.elements(number, src), self.elements(number, dst), len, before) },
             Op::Send { to, src, len } => {
                 let peer = &context.peers[to];
                 let sent = peer.letters_sent.get();
@@ -210,7 +210,7 @@ impl Call<'_> {
                 }
                 peer.letters_taken.set(sent);
                 peer.letters_sent.set(sent + 1);
-                let src = self.at(src);
+                let src = self.at(number, src);
                 if is_word(src, len) {
                     // SAFETY: as above, and aligned.
                     engine.post(number, to, &[unsafe { copy::load::<u64>(src) }], sent + 1);
@@ -227,7 +227,7 @@ impl Call<'_> {
             }
             Op::Take { from, dst, len } => {
                 self.letter(number, context, from, at)?;
-                let (letter, dst) = (&desk.from(from).told[number].letter, self.at(dst));
+                let (letter, dst) = (&desk.from(from).told[number].letter, self.at(number, dst));
                 let mut words = [0; WORDS];
                 if is_word(dst, len) {
                     letter.read(&mut words[..1]);
@@ -246,7 +246,7 @@ impl Call<'_> {
                 desk.from(from).told[number].letter.read(&mut words[..len.div_ceil(8)]);
                 let src = Elements { at: words.as_mut_ptr().cast(), shared: false };
                 // SAFETY: as above.
-                unsafe { self.combine(src, dst, len, before) };
+                unsafe { self.combine(src, self.elements(number, dst), len, before) };
                 engine.was_taken(at.0, number, from);
             }
             Op::Signal { to, signal } => engine.tell(number, to, signal),
@@ -307,23 +307,24 @@ impl Call<'_> {
     }
 
     #[inline(always)]
-    fn at(&self, place: Place) -> *mut u8 {
+    fn at(&self, number: usize, place: Place) -> *mut u8 {
         match place {
             Place::In(side, at) => self.sides[side].wrapping_add(at),
             Place::Fixed(p) => p,
+            Place::Scratch(of, at) => self.engine.desk.scratch(of, number).wrapping_add(at),
         }
     }
 
     #[inline(always)]
-    fn elements(&self, place: Place) -> Elements {
-        Elements { at: self.at(place), shared: matches!(place, Place::Fixed(_)) }
+    fn elements(&self, number: usize, place: Place) -> Elements {
+        Elements { at: self.at(number, place), shared: !matches!(place, Place::In(..)) }
     }
 
     /// # Safety
     /// As for [`Combine::combine`].
     #[inline(always)]
-    unsafe fn combine(&self, src: Elements, dst: Place, len: usize, before: bool) {
-        let (combine, dst) = (self.combine.expect("a reduction has an operation"), self.elements(dst));
+    unsafe fn combine(&self, src: Elements, dst: Elements, len: usize, before: bool) {
+        let combine = self.combine.expect("a reduction has an operation");
         // SAFETY: passed on to the caller.
         unsafe { (*combine).combine(dst, dst, src, len, before) };
     }
@@ -355,6 +356,9 @@ impl Call<'_> {
     /// stored before, the letter too, has got to where it belongs.)
     #[inline(never)]
     fn wait(&self, (epoch, step): (u64, u32), ready: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
+        if self.inner.seat.waiter().after_a_turn(ready) {
+            return Ok(());
+        }
         let waits = || Waits::quick(self.engine, self.site(), self.known, epoch, step as usize);
         let _near = self.inner.seat.awaits_near();
         self.engine.wait_in(self.inner, epoch, waits, ready)

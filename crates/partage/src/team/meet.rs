@@ -135,7 +135,8 @@ impl Team {
     /// Waits for all; the smallest `aux` and the value that was given, if anybody came with something.
     pub(super) fn leave(&self, door: &Door, came: Came, site: Site) -> Option<(u64, Option<u64>)> {
         let (inner, engine, nth) = (&self.inner, &self.group.engine, came.nth);
-        if !engine.have_come(nth) {
+        let have_come = || engine.have_come(nth);
+        if !have_come() && !inner.seat.waiter().after_a_turn(have_come) {
             let away = || engine.stays_away(nth);
             let unwound = Unwound { team: self, site: || site };
             let waited = inner.wait_saying(|| Waits { site, engine }, || engine.have_come(nth) || away().is_some());

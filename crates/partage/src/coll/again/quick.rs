@@ -35,6 +35,8 @@ pub(super) enum Place {
     In(usize, usize),
     /// In an array, which stays where it is. Others may touch it, though a right program does not.
     Fixed(*mut u8),
+    /// In scratch of that member, which has another place in each context. Others may touch it, as a plan says.
+    Scratch(usize, usize),
 }
 
 #[derive(Debug)]
@@ -341,8 +343,7 @@ impl Engine {
 
     fn place(&self, inner: &Inner, of: usize, span: Span, bases: &[Base; 2]) -> Option<Place> {
         let (side, base) = match span.buffer {
-            // Another in each context.
-            Buffer::Scratch => return None,
+            Buffer::Scratch => return Some(Place::Scratch(of, span.at)),
             Buffer::Source => (0, &bases[0]),
             Buffer::Dest => (1, &bases[1]),
         };
