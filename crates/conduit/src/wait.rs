@@ -794,6 +794,26 @@ mod tests {
         abort: Apart<AtomicU32>,
     }
 
+    /// Where cores are shared most waits begin with a turn; one of eight does not, and none where somebody may answer at once, or a foreign load was met.
+    #[test]
+    fn turns_are_taken_where_cores_are_shared() {
+        let (bell, sleepers, record, abort) = Default::default();
+        let waiter = |cores| Waiter::new(&bell, &sleepers, &record, &abort, cores);
+        let taken = |waiter: &Waiter<'_>| (0..64).filter(|_| waiter.after_a_turn(|| true)).count();
+        assert_eq!(taken(&waiter(Cores::Own)), 0);
+        let shared = waiter(Cores::Shared);
+        // Fewer if something else ran for long.
+        let some = taken(&shared);
+        assert!((1..=56).contains(&some), "{some}");
+        assert!((0..64).all(|_| !shared.after_a_turn(|| false)));
+        let speaks = waiter(Cores::Shared);
+        speaks.spoke();
+        assert_eq!(taken(&speaks), 0);
+        let beside_a_load = waiter(Cores::Shared);
+        beside_a_load.no_yield_before.set(u64::MAX);
+        assert_eq!(taken(&beside_a_load), 0);
+    }
+
     const OVER: u64 = u64::MAX;
     const ROUNDS: u64 = 50_000;
     /// How long a sleeper hesitates at most.
