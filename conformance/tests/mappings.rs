@@ -129,7 +129,7 @@ fn seven_ranks() {
 }
 
 fn sixteen_ranks(splits: RangeInclusive<usize>) {
-    for procs in some_of(splits, &[1, 3, 16]) {
+    for procs in some_of(splits, &[1, 16]) {
         suite(16, procs, if is_every() { &[] } else { &[SHORT] });
     }
 }

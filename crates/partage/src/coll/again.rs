@@ -197,7 +197,9 @@ impl Call<'_> {
                 engine.tell(number, to, Signal::Data);
             }
             // SAFETY: the same.
-            Op::Combine { src, dst, len, before } => unsafe { self.combine(self.elements(number, src), self.elements(number, dst), len, before) },
+            Op::Combine { src, dst, len, before } => unsafe {
+                self.combine(self.elements(number, src), self.elements(number, dst), len, before)
+            },
             Op::Send { to, src, len } => {
                 let peer = &context.peers[to];
                 let sent = peer.letters_sent.get();
