@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use partage_boot::{Boot, Ended, Error, Host, Hosts, Input, Kind, Observer, Row, Spec, launch};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, getpid, kill_process};
-use signal_hook::consts::{SIGHUP, SIGPIPE, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGPIPE, SIGSEGV, SIGTERM};
 
 /// After the first failure of a job, its end. A second is promised, the rest is for busy machines.
 const SOON: Duration = Duration::from_secs(10);
@@ -622,19 +622,56 @@ fn launcher_with_running_job(role: &str) -> (Child, BufReader<std::process::Chil
     (launcher, out)
 }
 
-/// None when it is not installed. It dies of SIGPIPE now and then when a process of a short job is
-/// gone before it has heard of it; this says nothing about that process, so it is tried again, a few times.
+/// None when it is not installed. It dies of SIGPIPE now and then when a process of a short job is gone before it has heard of it, and Open MPI's crashes, or waits for itself,
+/// when it has ended a job that was aborted (in `PMIx_server_finalize`, on a machine with other work). That says nothing about its processes, so it is tried again, a few times.
 fn mpirun(launcher: &str, options: &[&str], processes: usize, role: &str) -> Option<Output> {
     let mut command = Command::new(launcher);
     command.args(options).args(["-n", &processes.to_string()]).arg(std::env::current_exe().unwrap()).args(CHILD);
     command.env("BOOT_TEST_ROLE", role).env("PARTAGE_PROTOCOL", "2").stdin(Stdio::null());
-    let mut output = command.output().ok()?;
     for _ in 0..4 {
-        if output.status.signal() == Some(SIGPIPE) {
-            output = command.output().ok()?;
+        let (output, was_stuck) = watched(&mut command)?;
+        if !was_stuck && !matches!(output.status.signal(), Some(SIGPIPE | SIGSEGV)) {
+            return Some(output);
         }
+        println!("{launcher} has failed by itself, and is tried again: {output:?}");
     }
-    Some(output)
+    watched(&mut command).map(|(output, _)| output)
+}
+
+/// Ends a launcher that does not end. It was stuck by itself if none of its processes was left; else its output says how far they came.
+fn watched(command: &mut Command) -> Option<(Output, bool)> {
+    const LIMIT: Duration = Duration::from_secs(40);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().ok()?;
+    let launcher = Pid::from_child(&child);
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    let watchdog = std::thread::spawn(move || {
+        let is_late = |limit| matches!(is_over.recv_timeout(limit), Err(std::sync::mpsc::RecvTimeoutError::Timeout));
+        let left = is_late(LIMIT).then(|| living_children(launcher));
+        if left.is_some() {
+            _ = kill_process(launcher, Signal::TERM);
+            if is_late(Duration::from_secs(5)) {
+                _ = kill_process(launcher, Signal::KILL);
+            }
+        }
+        left
+    });
+    let output = child.wait_with_output().unwrap();
+    drop(over);
+    let left = watchdog.join().unwrap();
+    assert!(left.is_none_or(|left| left == 0), "{command:?} did not end in {LIMIT:?}: {output:?}");
+    Some((output, left.is_some()))
+}
+
+/// How many processes a process has started that have not ended.
+fn living_children(process: Pid) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).into_iter().flatten().flatten();
+    let children = tasks.map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default());
+    let all: Vec<String> = children.flat_map(|list| list.split(' ').map(String::from).collect::<Vec<_>>()).collect();
+    let lives = |child: &&String| {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with('Z'))
+    };
+    all.iter().filter(|child| !child.is_empty()).filter(lives).count()
 }
 
 fn send(launcher: &Child, signal: Signal) {
