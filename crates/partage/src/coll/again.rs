@@ -187,7 +187,8 @@ impl Call<'_> {
     ) -> Result<usize, Aborted> {
         let (engine, desk) = (self.engine, &self.engine.desk);
         match *op {
-            // SAFETY: places in buffers of this call, or that are mapped; a plan moves nothing to where it is, and has nothing touched by two.
+            // SAFETY: places in buffers of this call, or that are mapped, as scratch of all is where all are reached by stores (else nothing is remembered, `keep`); plans
+            // have no more scratch than there is (`choice`). A plan moves nothing to where it is, and has nothing touched by two.
             Op::Copy { src, dst, len } => unsafe { copy::between(self.at(number, dst), self.at(number, src), len) },
             // SAFETY: the same, and they were found to be aligned.
             Op::Words(ref pairs) => unsafe { copy_words(pairs) },
