@@ -3,8 +3,10 @@
 //! Nothing here meets between calls unless a sync mode asks for it.
 //!
 //! * `calls`: what is called, and what must come of it.
+//! * `posted`: letters on a board.
 
 mod calls;
+mod posted;
 
 use crate::{Case, Random, am, are, attempt, is_left_out, is_remembered, is_short, mixed, plenty, refusal, value};
 use calls::Op::*;
@@ -15,7 +17,7 @@ use partage::prelude::*;
 pub use calls::Pool;
 
 /// The cases.
-pub const CASES: [Case; 18] = [
+pub const CASES: [Case; 19] = [
     ("collectives of all kinds of buffers", kinds),
     ("collectives in every sync mode", modes),
     ("collectives of every root", roots),
@@ -25,6 +27,7 @@ pub const CASES: [Case; 18] = [
     ("collectives of values", values),
     ("streams of collectives without barriers", streams),
     ("streams of collectives by letters", letters),
+    ("streams of letters that are posted", posted::posted),
     ("streams of collectives that do not wait", unsynchronized),
     ("collectives that are under way together", together),
     ("collectives that go on in other waits", other_waits),
@@ -101,12 +104,13 @@ fn roots(job: &Job) {
 
 /// Algorithms by their names, also where they have no plan for a call.
 fn named(job: &Job) {
-    const NAMES: [&str; 28] = [
+    const NAMES: [&str; 29] = [
         "flat",
         "flat:push",
         "flat:pull",
         "flat:split",
         "flat:mail",
+        "flat:post",
         "tree2",
         "tree2:pull",
         "tree3:push",
@@ -136,7 +140,7 @@ fn named(job: &Job) {
     for (op, name) in OPS.into_iter().flat_map(|op| NAMES.map(move |name| (op, name))) {
         for kinds in [SLICES, (Kind::Private, Some(Kind::Private))] {
             // Letters are short.
-            let n = [1, 3, 31, 600][random.below(if name.ends_with("mail") { 1 } else { 4 })];
+            let n = [1, 3, 31, 600][random.below(if name.ends_with("mail") || name.ends_with("post") { 1 } else { 4 })];
             let mut call = Call { algorithm: Some(name), ..Call::new(job, op, n, kinds, &mut random) };
             if op == Broadcast && name.starts_with('l') {
                 // In this mode all are taken that can be.
@@ -145,23 +149,30 @@ fn named(job: &Job) {
             let is_taken = is_taken(&pool, &call);
             if name.starts_with('l') {
                 assert_eq!(is_taken, does_all(job, name, &call), "{call:?}");
+            } else if name == "flat:post" {
+                assert_eq!(is_taken, op != Exchange && are_stores(job), "{call:?}");
             } else if is_taken {
                 taken.push(name);
             }
         }
     }
-    let all_taken = NAMES.iter().all(|name| name.starts_with('l') || taken.contains(name));
+    let told = |name: &str| name.starts_with('l') || name == "flat:post";
+    let all_taken = NAMES.iter().all(|name| told(name) || taken.contains(name));
     assert!(all_taken, "{taken:?}");
+}
+
+/// Does each rank reach the memory of all by stores?
+fn are_stores(job: &Job) -> bool {
+    job.size() == 1 || (job.ranks().all(|r| job.same_node(r)) && !am::reference())
 }
 
 /// Can one rank do the work of all in such a call? It needs the memory of all, and to know where blocks go.
 fn does_all(job: &Job, name: &str, call: &Call) -> bool {
     let size = job.size();
-    let are_stores = size == 1 || (job.ranks().all(|r| job.same_node(r)) && !am::reference());
     let is_shared = (call.from, call.into) == SLICES;
     let is_known = call.op != Permute || (size == 2 && call.to == [1, 0]);
     let is_mode = call.sync.0 != In::My && (name != "last" || call.sync != (In::No, Out::My));
-    are_stores && is_shared && is_known && is_mode && (name != "leader1" || size > 1)
+    are_stores(job) && is_shared && is_known && is_mode && (name != "leader1" || size > 1)
 }
 
 /// The algorithms of others, to which ours are compared: in blocks of any number of bytes, also longer than their buffers.

@@ -328,10 +328,11 @@ fn kinds(job: &Job) {
 
 /// Every algorithm for every operation that it does; of others it says that it cannot be taken, and why.
 fn named(job: &Job) {
-    const NAMES: [&str; 27] = [
+    const NAMES: [&str; 28] = [
         "flat:push",
         "flat:pull",
         "flat:mail",
+        "flat:post",
         "leader",
         "last",
         "tree2:push",
@@ -421,7 +422,8 @@ fn why_not(call: &Call, bytes: usize, ordered: bool, are_stores: bool) -> Option
     match flow {
         _ if !is_done => Some("it does not do that, with such buffers, in that sync mode"),
         "leader" | "last" | "coop" if !are_stores => Some("ranks are on several nodes"),
-        _ if way == "mail" && bytes > 56 => Some("a letter has 56 bytes"),
+        _ if way == "post" && !are_stores => Some("ranks are on several nodes"),
+        _ if matches!(way, "mail" | "post") && bytes > 56 => Some("a letter has 56 bytes"),
         _ => None,
     }
 }

@@ -85,6 +85,13 @@ impl Letter {
         self.number.raise(number);
     }
 
+    /// The same of one of several, after all of which there is to be a light fence.
+    #[inline(always)]
+    pub fn write_quietly(&self, words: &[u64], number: u64) {
+        self.words.iter().zip(words).for_each(|(to, &word)| to.set(word));
+        self.number.set(number);
+    }
+
     /// Reads it. Its number was seen.
     #[inline(always)]
     pub fn read(&self, words: &mut [u64]) {

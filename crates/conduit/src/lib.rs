@@ -6,7 +6,7 @@
 //! * [`ofi`]: ranks of different nodes, through libfabric; [`ranks`]: who is where.
 //! * [`wait`], [`barrier`], [`meeting`], [`record`]: waiting, meeting on a node and between nodes, and saying where one waits. Protocols over atomics that may
 //!   lie in shared memory or, in a model, on the heap.
-//! * [`answers`], [`lock`], [`signal`], [`lane`], [`word`]: what ranks ask, take turns at, tell, send and count. Protocols too.
+//! * [`answers`], [`board`], [`lock`], [`signal`], [`lane`], [`word`]: what ranks ask, take turns at, tell, send and count. Protocols too.
 //! * [`credits`], [`owing`]: how much memory messages of other nodes may take, who lends it to whom, and who is told what has ended.
 //! * [`copy`]: the one routine through which bytes enter and leave shared memory; [`runs`]: many short ones in one message.
 //! * [`heap`], [`topology`], [`sync`]: book-keeping, the machine, the atomics.
@@ -19,6 +19,7 @@
 pub mod am;
 pub mod answers;
 pub mod barrier;
+pub mod board;
 pub mod bounce;
 pub mod coll;
 #[cfg(not(loom))]

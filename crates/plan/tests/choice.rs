@@ -52,6 +52,7 @@ fn names_mean_what_they_say() {
         ("flat", of(Flow::Flat, Way::Push), "flat:push"),
         ("flat:push", of(Flow::Flat, Way::Push), "flat:push"),
         ("flat:mail", of(Flow::Flat, Way::Mail), "flat:mail"),
+        ("flat:post", of(Flow::Flat, Way::Post), "flat:post"),
         ("flat:split@8192", Algorithm { packet: Some(8192), ..split }, "flat:split@8k"),
         ("tree4:pull", of(Flow::Tree(4), Way::Pull), "tree4:pull"),
         ("ring/8", Algorithm { pieces: 8, ..of(Flow::Ring, Way::Push) }, "ring/8:push"),
@@ -109,7 +110,7 @@ fn wrong_names_are_said_in_one_line() {
         ("nodes1", "radix of 2 or more"),
         ("nodes2x0", "nodes2x4"),
         ("nodes2x+3", "nodes2x4"),
-        ("flat:pul", "\"pul\" is no way: push, pull, split, mail"),
+        ("flat:pul", "\"pul\" is no way: push, pull, split, mail, post"),
         ("flat:push:pull", "push, pull, split, mail"),
         ("flat@16q", "\"16q\" is no size"),
         ("flat@+1", "\"+1\" is no size"),
@@ -195,7 +196,7 @@ fn entry(random: &mut Random) -> String {
             ]),
         };
         if text.ends_with(':') {
-            text += random.one(&["push", "pull", "split", "mail"]);
+            text += random.one(&["push", "pull", "split", "mail", "post"]);
         }
         text += random.one(&["", "", "@1", "@16k", "@5m"]);
     }
@@ -282,6 +283,7 @@ fn what_is_chosen_has_plans() {
         "leader",
         "last",
         "flat:mail",
+        "flat:post",
         "flat:split",
         "nodes2:push",
         "slices:split",

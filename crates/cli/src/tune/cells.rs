@@ -10,11 +10,12 @@ pub const LENGTHS: [usize; 9] = [8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 1
 
 /// All that may win, each with the fewest ranks for which it is something of its own. What does not fit a call is left out there; a
 /// new algorithm is one line here.
-const CANDIDATES: [(&str, usize); 44] = [
+const CANDIDATES: [(&str, usize); 45] = [
     ("flat:push", 2),
     ("flat:pull", 2),
     ("flat:split", 2),
     ("flat:mail", 2),
+    ("flat:post", 2),
     ("leader", 2),
     ("last", 2),
     ("flat:push@32k", 2),
@@ -184,7 +185,8 @@ pub fn can_run(algorithm: &Algorithm, op: OpKind, setting: &Setting, bytes: usiz
     let part = algorithm.packet.map_or(bytes, |packet| packet.min(bytes));
     algorithm.fits(op, setting)
         && !(alone && op == OpKind::Permute)
-        && (algorithm.way != Way::Mail || algorithm.shape(op, setting, part).message().max(part) <= LETTER)
+        && (!matches!(algorithm.way, Way::Mail | Way::Post)
+            || algorithm.shape(op, setting, part).message().max(part) <= LETTER)
 }
 
 /// Those that may win a cell: what the tables take, and the candidates that make sense there.
@@ -269,7 +271,9 @@ mod tests {
             assert!(all.len() >= 2, "{cell:?}");
             assert!(all.iter().all(|a| cell.can_be(a)));
             let has = |name: &str| all.iter().any(|a| a.to_string() == name);
-            assert!(!has("flat:mail") || cell.bytes <= LETTER, "{cell:?}");
+            let is_letter = cell.bytes <= LETTER;
+            assert!(is_letter || !has("flat:mail") && !has("flat:post"), "{cell:?}");
+            assert_eq!(has("flat:post"), is_letter && cell.operation != Operation::Exchange, "{cell:?}");
             assert_eq!(has("last"), cell.mode == Mode::AllAll && cell.operation != Operation::Permute, "{cell:?}");
             assert!(!has("tree2:push") || cell.situation.ranks[0] > 2);
         }

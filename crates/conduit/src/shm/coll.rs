@@ -9,6 +9,7 @@
 //! | after them | how many have left ([`Leavers`]) | who leaves |
 //! | [`INLETS`] | an [`Inlet`] for each member | that member |
 //! | after them | a [`Sign`] for each member and context | that member |
+//! | after them | the [board](crate::board): in each context a line for each member; then what each says of how far it is. That of a node's first member is the node's | whoever a plan says; that member |
 //! | after them, or, for the team of all, in a block of its own, whose pages come when they are touched | scratch, a part for each context | whoever a plan says |
 //!
 //! What is mapped is written by stores. To other nodes, and on the reference path, the same words are added to by messages
@@ -17,7 +18,7 @@
 use super::Node;
 use super::rma::Reach;
 use crate::am::{Arrival, Handler};
-use crate::coll::{CONTEXTS, Claims, Count, HOME, Hall, Inlet, Leavers, Left, Letter, Sign, Told};
+use crate::coll::{Apart, CONTEXTS, Claims, Count, HOME, Hall, Inlet, Leavers, Left, Letter, Sign, Told};
 use crate::contract::{At, Half};
 use crate::line::prefetch_to_write;
 #[cfg(doc)]
@@ -58,8 +59,16 @@ fn signs_at(ranks: usize) -> usize {
     INLETS + ranks * size_of::<Inlet>()
 }
 
+fn board_at(ranks: usize) -> usize {
+    signs_at(ranks) + ranks * CONTEXTS * size_of::<Sign>()
+}
+
+fn said_at(ranks: usize) -> usize {
+    (board_at(ranks) + ranks * CONTEXTS * size_of::<Letter>()).next_multiple_of(size_of::<Apart<Count>>())
+}
+
 fn scratch_at(ranks: usize) -> usize {
-    (signs_at(ranks) + ranks * CONTEXTS * size_of::<Sign>()).next_multiple_of(4096)
+    (said_at(ranks) + ranks * size_of::<Apart<Count>>()).next_multiple_of(4096)
 }
 
 /// Where a desk is in the guarded half of each of its members: its head, and the scratch of all contexts.
@@ -92,6 +101,8 @@ pub struct Desk {
     hall_leavers: *const Leavers,
     inlets: *const Inlet,
     signs: *const Sign,
+    board: *const Letter,
+    said: *const Apart<Count>,
     peers: Box<[Peer]>,
     /// Of the members on this node.
     bells: Box<[*const Bell]>,
@@ -161,6 +172,8 @@ impl Desk {
             hall_leavers: leavers,
             inlets: part(mine, INLETS).cast(),
             signs: part(mine, signs_at(ranks)).cast(),
+            board: part(meeting, board_at(ranks)).cast_const().cast(),
+            said: part(meeting, said_at(ranks)).cast_const().cast(),
             peers,
             bells: members.iter().copied().filter(is_near).map(|rank| node.bell_of(rank)).collect(),
             sleepers: node.sleepers(),
@@ -198,6 +211,28 @@ impl Desk {
         assert!(context <= BARRIERS);
         // SAFETY: inside the block of the node's first rank; atomics.
         unsafe { &*self.halls.add(context) }
+    }
+
+    /// A line of this node's board.
+    ///
+    /// # Panics
+    /// If there is no such context or line.
+    #[inline(always)]
+    pub fn line(&self, context: usize, line: usize) -> &Letter {
+        assert!(context < CONTEXTS && line < self.ranks);
+        // SAFETY: inside the block of the node's first rank; atomics, and words whose users the protocol orders.
+        unsafe { &*self.board.add(context * self.ranks + line) }
+    }
+
+    /// Where a member says how far it is.
+    ///
+    /// # Panics
+    /// If there is no such member.
+    #[inline(always)]
+    pub fn said(&self, member: usize) -> &Count {
+        assert!(member < self.ranks);
+        // SAFETY: inside the block of the node's first rank; atomics.
+        unsafe { &(*self.said.add(member)).0 }
     }
 
     /// What this rank is told by `from`.

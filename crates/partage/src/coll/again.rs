@@ -14,9 +14,11 @@ use super::choice::{Key, Prepared};
 use super::engine::{Base, Context, Engine, Waits};
 use super::reduce::{Combine, Elements};
 use crate::job::Inner;
+use partage_conduit::board::has_come;
 use partage_conduit::coll::WORDS;
 use partage_conduit::copy;
 use partage_conduit::record::Site;
+use partage_conduit::sync::light_fence;
 use partage_conduit::wait::Aborted;
 use partage_plan::coll::{Plan, Signal};
 use quick::{Lines, Op, Place, copy_words, is_word};
@@ -128,7 +130,8 @@ impl Engine {
     /// Keeps what is known of such calls.
     pub(super) fn keep(&self, inner: &Inner, look: Look, key: Key, prepared: Rc<Prepared>, bases: &[Base; 2]) {
         let is_one = prepared.parts == 1 && self.desk.reaches_all() && self.others.is_empty();
-        let quick = |plan: &Plan| if is_one { self.quick(inner, plan, bases) } else { None };
+        let posting = prepared.posting;
+        let quick = |plan: &Plan| if is_one { self.quick(inner, plan, posting, bases) } else { None };
         let [quick, odd] = match prepared.turns() {
             // Both, or none.
             Some(turns) => match turns.map(quick) {
@@ -154,6 +157,9 @@ impl Call<'_> {
         let epoch = engine.next_epoch();
         let number = self.known.prepared.context(epoch);
         let context = &engine.contexts[number];
+        if quick.posted {
+            engine.enters_posted(self.inner, epoch);
+        }
         let mut left = &quick.ops[..];
         while let [(op, step), after @ ..] = left {
             let at = (epoch, *step);
@@ -162,6 +168,9 @@ impl Call<'_> {
             left = &after[left_out..];
         }
         engine.ended(number, &quick.totals);
+        if quick.posted {
+            engine.ended_posted(number, epoch);
+        }
         if quick.hints {
             let memory = engine.known.borrow();
             memory.follows(self.known);
@@ -227,6 +236,44 @@ impl Call<'_> {
                 if quick.partner.is_none() {
                     engine.ask_ahead(number, to);
                 }
+            }
+            Op::Post { line, src, len, is_last } => {
+                self.until(at, || engine.may_post(number))?;
+                let src = self.at(number, src);
+                let mut words = [0; WORDS];
+                if is_word(src, len) {
+                    // SAFETY: as above, and aligned.
+                    engine.post_quietly(number, line, &[unsafe { copy::load::<u64>(src) }], at.0);
+                } else {
+                    // SAFETY: as above; a letter has room for it.
+                    unsafe { copy::between(words.as_mut_ptr().cast(), src, len) };
+                    engine.post_quietly(number, line, &words[..len.div_ceil(8)], at.0);
+                }
+                if is_last {
+                    light_fence();
+                    desk.ring_all();
+                }
+            }
+            Op::Read { from, line, dst, len } => {
+                self.posted(number, line, at)?;
+                let (mut words, dst) = ([0; WORDS], self.at(number, dst));
+                if is_word(dst, len) {
+                    engine.read_posted(number, from, line, &mut words[..1], at.0);
+                    // SAFETY: as above, and aligned.
+                    unsafe { copy::store(dst, words[0]) };
+                } else {
+                    engine.read_posted(number, from, line, &mut words[..len.div_ceil(8)], at.0);
+                    // SAFETY: as above.
+                    unsafe { copy::between(dst, words.as_ptr().cast(), len) };
+                }
+            }
+            Op::ReadCombine { from, line, dst, len, before } => {
+                self.posted(number, line, at)?;
+                let mut words = [0; WORDS];
+                engine.read_posted(number, from, line, &mut words[..len.div_ceil(8)], at.0);
+                let src = Elements { at: words.as_mut_ptr().cast(), shared: false };
+                // SAFETY: as above.
+                unsafe { self.combine(src, self.elements(number, dst), len, before) };
             }
             Op::Take { from, dst, len } => {
                 self.letter(number, context, from, at)?;
@@ -343,6 +390,17 @@ impl Call<'_> {
         }
         got.set(next);
         Ok(())
+    }
+
+    /// Waits for the letter on this line.
+    #[inline(always)]
+    fn posted(&self, number: usize, line: usize, at: (u64, u32)) -> Result<(), Aborted> {
+        let line = self.engine.desk.line(number, line);
+        let came = || has_come(line, at.0);
+        match came() || self.inner.seat.waiter().soon(came) {
+            true => Ok(()),
+            false => self.wait(at, came),
+        }
     }
 
     /// Waits in a step of the collective with this number.

@@ -4,7 +4,7 @@ use super::engine::{Engine, context_of};
 use crate::job::Inner;
 use partage_conduit::coll::{HOME, LETTER};
 use partage_plan::coll::name::Error;
-use partage_plan::coll::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Plan, Setting, Shape, Way};
+use partage_plan::coll::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Plan, Posting, Setting, Shape, Way};
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -173,6 +173,8 @@ pub(crate) struct Prepared {
     pub parts: usize,
     /// Both ranks leave together, by stores, and need neither scratch nor letters.
     pub at_home: bool,
+    /// Letters are posted, on these lines.
+    pub posting: Option<Posting>,
     full: Plan,
     /// Of the last part, if it is shorter.
     last: Option<Plan>,
@@ -183,7 +185,8 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// A plan that is made for one call.
     pub fn once(plan: Plan) -> Prepared {
-        Prepared { algorithm: Algorithm::PULL, part: 0, parts: 1, at_home: false, full: plan, last: None, odd: None }
+        let (algorithm, at_home, posting) = (Algorithm::PULL, false, None);
+        Prepared { algorithm, part: 0, parts: 1, at_home, posting, full: plan, last: None, odd: None }
     }
 
     /// The context in which the `epoch`-th collective has it.
@@ -278,7 +281,8 @@ impl Engine {
         // If nobody is the root, or named, each of two ranks leads every other time: what the other says at the end of one and at the begin of the next goes together.
         let take_turns = at_home && algorithm.flow == Flow::Leader(None) && !has_root(call.op);
         let odd = take_turns.then(|| plan_by(&Algorithm { flow: Flow::Leader(Some(1)), ..algorithm }, call.len));
-        Prepared { algorithm, part, parts, at_home, full, last, odd }
+        let posting = shape(self, call, &algorithm, call.len).posting();
+        Prepared { algorithm, part, parts, at_home, posting, full, last, odd }
     }
 
     /// The call that is made instead: one in which nobody touches others' buffers, if that is sooner. It may be any if a rank's data are touched after it
@@ -295,7 +299,8 @@ impl Engine {
     fn is_left_together(&self, call: &Call, algorithm: &Algorithm) -> bool {
         let are_two = self.desk.ranks() == 2 && self.desk.reaches_all();
         let is_for_all = call.sync.1 == Out::All && (call.source, call.dest) == (Kind::Shared, Kind::Shared);
-        let by_stores = algorithm.way != Way::Mail && shape(self, call, algorithm, call.len).scratch() == 0;
+        let by_stores =
+            !matches!(algorithm.way, Way::Mail | Way::Post) && shape(self, call, algorithm, call.len).scratch() == 0;
         are_two && is_for_all && by_stores && is_known(self, call)
     }
 
@@ -357,7 +362,10 @@ impl Engine {
             () if !shape(self, &Call { from: UNKNOWN, ..*call }, algorithm, call.len).fits() => {
                 Some("operands keep their order, and ranks of a node do not follow one another")
             }
-            () if !self.can_run(call, algorithm) && algorithm.way == Way::Mail => Some("a letter has 56 bytes"),
+            () if algorithm.way == Way::Post && !self.desk.reaches_all() => Some("ranks are on several nodes"),
+            () if !self.can_run(call, algorithm) && matches!(algorithm.way, Way::Mail | Way::Post) => {
+                Some("a letter has 56 bytes")
+            }
             () if !self.can_run(call, algorithm) => Some("there is not scratch enough"),
             () => None,
         }
@@ -369,7 +377,8 @@ impl Engine {
             (flow, _) if flow.touches_all() => {
                 is_known(self, call) && self.desk.reaches_all() && self.part(call, algorithm).is_some()
             }
-            (_, Way::Mail) => {
+            (_, Way::Post) if !self.desk.reaches_all() => false,
+            (_, Way::Mail | Way::Post) => {
                 let usual = algorithm.packet.unwrap_or(call.len).min(call.len);
                 // Elements that are combined are whole.
                 let part = self.part(call, algorithm).filter(|_| usual <= LETTER);

@@ -19,6 +19,7 @@
 //! borrowed by a scope, which ends when no task is left, or when the job ends and all tasks are given up.
 //! Whoever touches whose memory when is what the checker of plans has decided.
 
+mod board;
 mod letters;
 mod started;
 
@@ -31,6 +32,7 @@ use super::steps::Now;
 use crate::fail;
 use crate::job::Inner;
 use crate::team::{Group, Rank};
+use partage_conduit::board::Progress;
 use partage_conduit::coll::{CONTEXTS, Claims, HOME};
 use partage_conduit::contract::{At, Half};
 use partage_conduit::heap::Side;
@@ -91,6 +93,8 @@ pub(crate) struct Engine {
     /// What had not come when it was known already.
     unheard: RefCell<Vec<letters::Unheard>>,
     pub(super) spare: Spare,
+    /// How far all are, for letters that are posted.
+    progress: Progress,
 }
 
 /// The context of the `e`-th collective. They are taken in turn, but begin one later each time: else roots that are taken in turn, as
@@ -120,6 +124,8 @@ pub(super) struct Context {
     pub(super) released: Cell<u64>,
     /// How many lists of work plans had.
     pub(super) claimed: Cell<u64>,
+    /// The number of the last collective whose letters were posted, from 1.
+    posted: Cell<u64>,
     /// By rank.
     pub(super) peers: Box<[Known]>,
 }
@@ -435,7 +441,11 @@ impl fmt::Display for Waits<'_> {
             Some(Step::Take { from, .. } | Step::TakeCombine { from, .. }) => {
                 write!(f, ": for {} to pass its data)", rank(*from))
             }
-            Some(Step::Send { to, .. }) => write!(f, ": for {} to read what came before)", rank(*to)),
+            Some(Step::Send { to, .. }) => {
+                let posted = prepared.is_some_and(|(prepared, ..)| prepared.posting.is_some());
+                let reader = if posted { engine.farthest_behind() } else { *to };
+                write!(f, ": for {} to read what came before)", rank(reader))
+            }
             Some(Step::Meet { .. } | Step::Arrive | Step::Last { .. }) => write!(f, ": for all ranks to enter)"),
             Some(Step::Released) => write!(f, ": for the rank that does it)"),
             None if !begun => write!(f, ": for collectives before it)"),
@@ -480,6 +490,7 @@ impl Engine {
             said: (0..n).map(|_| Cell::new(0)).collect(),
             unheard: RefCell::default(),
             spare: Spare::default(),
+            progress: Progress::default(),
             is_of_all: false,
             members,
             desk,
@@ -622,9 +633,12 @@ impl Engine {
                     None => return Ok(false),
                 },
             };
+            if prepared.posting.is_some() && place.step.get() == 0 {
+                self.enters_posted(inner, epoch);
+            }
             let plan = prepared.plan(part, epoch);
             let (offset, totals) = (part * prepared.part, &plan.totals);
-            let now = Now { engine: self, inner, task, context, offset, totals };
+            let now = Now { engine: self, inner, task, context, offset, totals, posting: prepared.posting };
             while let left @ [_, ..] = &plan.steps[place.step.get()..] {
                 match now.some::<BLOCK>(left)? {
                     0 => return Ok(false),
@@ -635,6 +649,9 @@ impl Engine {
                 return Ok(false);
             }
             self.ended(context, &plan.totals);
+            if prepared.posting.is_some() {
+                self.ended_posted(context, epoch);
+            }
             if part + 1 == prepared.parts {
                 if inner.check {
                     self.compare(task);

@@ -4,6 +4,7 @@ use super::engine::{Base, Engine, Known, Task, UnderWay};
 use super::reduce::Elements;
 use crate::job::Inner;
 use crate::team::Rank;
+use partage_conduit::board::has_come;
 use partage_conduit::coll::{LETTER, WORDS};
 use partage_conduit::contract::{At, Conduit};
 use partage_conduit::copy;
@@ -11,8 +12,9 @@ use partage_conduit::ofi::rma;
 use partage_conduit::reference::ARRIVED;
 use partage_conduit::shm::coll::Words;
 use partage_conduit::signal::Notice;
+use partage_conduit::sync::light_fence;
 use partage_conduit::wait::Aborted;
-use partage_plan::coll::{Buffer, Signal, Span, Step, Totals};
+use partage_plan::coll::{Buffer, Posting, Signal, Span, Step, Totals};
 use std::rc::Rc;
 
 /// A part of a task that is being run.
@@ -24,6 +26,15 @@ pub(super) struct Now<'a> {
     /// Where this part begins in each block.
     pub offset: usize,
     pub totals: &'a Totals,
+    /// Letters are posted, on these lines.
+    pub posting: Option<Posting>,
+}
+
+/// A letter that has come: the so manieth of its sender in this context, or on this line of the board.
+#[derive(Clone, Copy)]
+enum Letter {
+    Sent(u64),
+    Posted(usize),
 }
 
 impl Now<'_> {
@@ -106,13 +117,11 @@ impl Now<'_> {
                 None => return self.combine_far::<BLOCK>(step, *from, *src, *dst, *before),
             },
             Step::TakeCombine { from, dst, before } => {
-                let known = self.known(*from);
-                let (next, letter) = (known.letters_got.get() + 1, &desk.from(*from).told[self.context].letter);
-                if letter.number.get() < next && !wait!(|| letter.number.get() >= next)? {
-                    return Ok(false);
-                }
-                known.letters_got.set(next);
-                self.take_combine(*from, *dst, *before, next);
+                let Some(letter) = self.letter::<BLOCK>(step, *from)? else { return Ok(false) };
+                let mut words = [0; WORDS];
+                self.read(*from, letter, &mut words[..dst.len.div_ceil(8)]);
+                self.combine(Elements { at: words.as_mut_ptr().cast(), shared: false }, *dst, *before);
+                self.taken(*from, letter);
             }
             Step::Copy { src, dst } => self.copy(self.mine(*dst), self.mine(*src), src.len),
             Step::Carry { from, src, to, dst } => match self.near(*to, *dst) {
@@ -123,6 +132,16 @@ impl Now<'_> {
                 None => self.put_far(self.far(*to, *dst), self.mine(*src), src.len),
             },
             Step::Each { len, step } => return self.each::<BLOCK>(*len, step),
+            Step::Send { to, src } if let Some(posting) = self.posting => {
+                if !wait!(|| engine.may_post(self.context))? {
+                    return Ok(false);
+                }
+                let (words, len) = self.gathered(src);
+                let (line, epoch) = (posting.of(desk.rank(), *to), self.task.epoch());
+                engine.post_quietly(self.context, line, &words[..len.div_ceil(8)], epoch);
+                light_fence();
+                desk.ring(*to);
+            }
             Step::Send { to, src } => {
                 let known = self.known(*to);
                 let (sent, taken) = (known.letters_sent.get(), &desk.from(*to).taken[self.context]);
@@ -138,13 +157,8 @@ impl Now<'_> {
                 self.send(*to, src, sent + 1);
             }
             Step::Take { from, dst } => {
-                let known = self.known(*from);
-                let (next, letter) = (known.letters_got.get() + 1, &desk.from(*from).told[self.context].letter);
-                if letter.number.get() < next && !wait!(|| letter.number.get() >= next)? {
-                    return Ok(false);
-                }
-                known.letters_got.set(next);
-                self.take(*from, dst, next);
+                let Some(letter) = self.letter::<BLOCK>(step, *from)? else { return Ok(false) };
+                self.take(*from, dst, letter);
             }
             Step::Signal { to, signal } => self.signal(*to, *signal),
             Step::Wait { from, signal, n } => {
@@ -375,8 +389,9 @@ impl Now<'_> {
         self.inner.send_notice(self.task.site, At::guarded(self.engine.rank_of(to).0, 0), &[], notice);
     }
 
+    /// What a letter has, and how long it is.
     #[inline(always)]
-    fn send(&self, to: usize, src: &[Span], number: u64) {
+    fn gathered(&self, src: &[Span]) -> ([u64; WORDS], usize) {
         let mut words = [0; WORDS];
         let mut len = 0;
         for &span in src {
@@ -386,6 +401,12 @@ impl Now<'_> {
             self.copy(p, self.mine(span), span.len);
             len += span.len;
         }
+        (words, len)
+    }
+
+    #[inline(always)]
+    fn send(&self, to: usize, src: &[Span], number: u64) {
+        let (words, len) = self.gathered(src);
         match self.engine.desk.to(to) {
             Some(_) => {
                 self.engine.post(self.context, to, &words[..len.div_ceil(8)], number);
@@ -477,20 +498,40 @@ impl Now<'_> {
         Elements { at, shared: !matches!(base, Base::Private(_)) }
     }
 
+    /// Waits for the next letter of a member.
     #[inline(always)]
-    fn take_combine(&self, from: usize, dst: Span, before: bool, number: u64) {
-        let mut words = [0; WORDS];
-        self.engine.desk.from(from).told[self.context].letter.read(&mut words[..dst.len.div_ceil(8)]);
-        self.combine(Elements { at: words.as_mut_ptr().cast(), shared: false }, dst, before);
-        self.taken(from, number);
+    fn letter<const BLOCK: bool>(&self, step: &Step, from: usize) -> Result<Option<Letter>, Aborted> {
+        let (engine, desk) = (self.engine, &self.engine.desk);
+        if let Some(posting) = self.posting {
+            let (at, epoch) = (posting.of(from, desk.rank()), self.task.epoch());
+            let line = desk.line(self.context, at);
+            let has_come = engine.wait::<BLOCK>(self.inner, self.task, Some(step), || has_come(line, epoch))?;
+            return Ok(has_come.then_some(Letter::Posted(at)));
+        }
+        let known = self.known(from);
+        let (next, letter) = (known.letters_got.get() + 1, &desk.from(from).told[self.context].letter);
+        let ready = || letter.number.get() >= next;
+        if !ready() && !engine.wait::<BLOCK>(self.inner, self.task, Some(step), ready)? {
+            return Ok(None);
+        }
+        known.letters_got.set(next);
+        Ok(Some(Letter::Sent(next)))
+    }
+
+    /// Reads a letter that is there.
+    #[inline(always)]
+    fn read(&self, from: usize, letter: Letter, words: &mut [u64]) {
+        match letter {
+            Letter::Sent(_) => self.engine.desk.from(from).told[self.context].letter.read(words),
+            Letter::Posted(line) => self.engine.read_posted(self.context, from, line, words, self.task.epoch()),
+        }
     }
 
     #[inline(always)]
-    fn take(&self, from: usize, dst: &[Span], number: u64) {
-        let desk = &self.engine.desk;
+    fn take(&self, from: usize, dst: &[Span], letter: Letter) {
         let mut words = [0; WORDS];
         let all: usize = dst.iter().map(|span| span.len).sum();
-        desk.from(from).told[self.context].letter.read(&mut words[..all.div_ceil(8)]);
+        self.read(from, letter, &mut words[..all.div_ceil(8)]);
         let mut len = 0;
         for &span in dst {
             // SAFETY: inside, since all of them are no more than a letter.
@@ -498,12 +539,14 @@ impl Now<'_> {
             self.copy(self.mine(span), p, span.len);
             len += span.len;
         }
-        self.taken(from, number);
+        self.taken(from, letter);
     }
 
     /// A letter has been read.
     #[inline(always)]
-    fn taken(&self, from: usize, number: u64) {
+    fn taken(&self, from: usize, letter: Letter) {
+        // Of what is posted a rank says how far it is when it begins with another.
+        let Letter::Sent(number) = letter else { return };
         match self.engine.desk.to(from) {
             Some(_) => self.engine.was_taken(self.task.epoch(), self.context, from),
             None => {

@@ -165,6 +165,10 @@ impl Table {
         prefix_reduce.node.all:0-1k:last;1k-:slices:split \
         all_reduce.node.cores.more:0-256:doubling:mail \
         prefix_reduce.node.cores.more:0-256:dissemination:mail \
+        broadcast.node.crowded.more:0-256:flat:post \
+        gather_all.node.more:0-256:flat:post \
+        all_reduce.node.crowded.more:0-256:flat:post \
+        prefix_reduce.node.crowded.more:0-256:flat:post \
         any.node:0-256:flat:mail \
         gather_all.node.crowded.private:1k-256k:flat:pull@32k \
         all_reduce.node.two.private:16k-:flat:pull@64k \

@@ -84,6 +84,30 @@ pub enum Way {
     /// It travels in the signal: each end touches its own memory only. A message must fit into what the engine has for one;
     /// longer data are several collectives.
     Mail,
+    /// The same, but its sender posts it once for all who take it, or its receivers' next to each other, on a board that all ranks can read: of flat flows on one
+    /// node, all of whose letters of one rank are the same, or all of whose letters come from one rank. The steps are those of [`Mail`](Way::Mail);
+    /// [`Shape::posting`] says which line of the board each letter has.
+    Post,
+}
+
+/// Which line of the board a letter has, of as many as there are ranks. Nobody writes to another's in the same collective.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Posting {
+    /// That of its sender, whose letters are all the same: it is written once.
+    OfSender,
+    /// That of its receiver: there is one sender.
+    OfReceiver,
+}
+
+impl Posting {
+    /// That of a letter.
+    #[inline(always)]
+    pub fn of(self, from: usize, to: usize) -> usize {
+        match self {
+            Posting::OfSender => from,
+            Posting::OfReceiver => to,
+        }
+    }
 }
 
 /// What keeps ranks from touching data too early or too late, and where data pass.
@@ -226,7 +250,8 @@ pub enum Step {
     /// Does the copy that `step` is, so many bytes at a time.
     Each { len: usize, step: Box<Step> },
     /// Sends its own `src`, all of it in one message that is a signal too. When the step ends it has been read. It
-    /// waits only for the message before it, to the same rank, to be taken.
+    /// waits only for the message before it, to the same rank, to be taken; or, if it is [posted](Way::Post), for all ranks to have ended the collectives that had this
+    /// context before.
     Send { to: usize, src: Vec<Span> },
     /// Waits for what `from` sends next, and takes it to its own `dst`.
     Take { from: usize, dst: Vec<Span> },

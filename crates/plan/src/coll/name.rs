@@ -4,7 +4,7 @@
 //! algorithm = flow [ "/" pieces ] [ ":" way ] [ "@" packet ] | "000:" baseline [ "@" packet ]
 //! flow      = "flat" | "pairwise" | "xor" | "tree"k | "ring" | "dissemination" | "bruck" | "scatter-gather"k
 //!           | "doubling" | "leaders" | "chain" | "slices" | "coop" | "nodes"k [ "x" leaders ] | "leader" [ rank ] | "last"
-//! way       = "push" | "pull" | "split" | "mail"
+//! way       = "push" | "pull" | "split" | "mail" | "post"
 //! baseline  = "naive-push" | "naive-pull" | "reference-push" | "reference-pull" | "straight-push" | "spanning-tree" | "xor"
 //!           | "ring" | "registered" | "dynamic" | "static"
 //! ```
@@ -101,7 +101,8 @@ const OPS: &Words<OpKind> = &[
     ("prefix_reduce", OpKind::Prefix),
 ];
 
-const WAYS: &Words<Way> = &[("push", Way::Push), ("pull", Way::Pull), ("split", Way::Split), ("mail", Way::Mail)];
+const WAYS: &Words<Way> =
+    &[("push", Way::Push), ("pull", Way::Pull), ("split", Way::Split), ("mail", Way::Mail), ("post", Way::Post)];
 
 /// The baselines: all that is not [`Scheme::Fused`].
 const BASELINES: &Words<(Flow, Way, Scheme)> = &[

@@ -7,6 +7,9 @@ impl Shape {
     /// No rank's plan needs more scratch. Some need less, or none: it does not look at who passes what to whom.
     pub fn scratch(&self) -> usize {
         let p = self.ranks;
+        if self.way == Way::Post {
+            return self.mailed().scratch();
+        }
         if self.op.combines() {
             return self.reduction_scratch();
         }

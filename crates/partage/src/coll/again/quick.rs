@@ -17,7 +17,7 @@ use partage_conduit::contract::At;
 use partage_conduit::copy;
 use partage_conduit::line;
 use partage_conduit::wait::Cores;
-use partage_plan::coll::{Buffer, Plan, Signal, Span, Step, Totals};
+use partage_plan::coll::{Buffer, Plan, Posting, Signal, Span, Step, Totals};
 
 /// Of more bytes at a time, or more that are combined, a call takes a task, which is then worth it.
 const SHORT: usize = 16 << 10;
@@ -67,6 +67,26 @@ pub(super) enum Op {
         src: Place,
         len: usize,
     },
+    /// Posts a letter; if it is the last, bells are looked at.
+    Post {
+        line: usize,
+        src: Place,
+        len: usize,
+        is_last: bool,
+    },
+    Read {
+        from: usize,
+        line: usize,
+        dst: Place,
+        len: usize,
+    },
+    ReadCombine {
+        from: usize,
+        line: usize,
+        dst: Place,
+        len: usize,
+        before: bool,
+    },
     Take {
         from: usize,
         dst: Place,
@@ -111,6 +131,8 @@ pub(in super::super) struct Quick {
     /// With the number of the step of which each is one.
     pub(super) ops: Box<[(Op, u32)]>,
     pub(super) totals: Totals,
+    /// Its letters are posted.
+    pub(super) posted: bool,
     /// The other of two that write letters.
     pub(super) partner: Option<usize>,
     /// Are there two with a core each?
@@ -217,8 +239,15 @@ pub(super) fn is_word(at: *mut u8, len: usize) -> bool {
 
 impl Engine {
     /// The steps of this plan, if all of them can be resolved.
-    pub(super) fn quick(&self, inner: &Inner, plan: &Plan, bases: &[Base; 2]) -> Option<Quick> {
+    pub(super) fn quick(
+        &self,
+        inner: &Inner,
+        plan: &Plan,
+        posting: Option<Posting>,
+        bases: &[Base; 2],
+    ) -> Option<Quick> {
         let mut ops = vec![];
+        let mut posts = plan.steps.iter().filter(|step| matches!(step, Step::Send { .. })).count();
         // Ranks that share a core have each other's lines, and of many nobody knows who wants them next.
         let hints = self.desk.ranks() == 2 && inner.seat.waiter().cores() == Cores::Own;
         for (i, step) in plan.steps.iter().enumerate() {
@@ -241,6 +270,17 @@ impl Engine {
                         push(Op::HandOn(mine));
                     }
                 }
+                Step::Send { to, src } if let Some(posting) = posting => {
+                    posts -= 1;
+                    // The first is there for all, if all have the same.
+                    if posting == Posting::OfReceiver || !ops.iter().any(|(op, _)| matches!(op, Op::Post { .. })) {
+                        let is_last = posting == Posting::OfSender || posts == 0;
+                        ops.push((
+                            self.post_of(inner, posting.of(self.desk.rank(), *to), src, is_last, bases)?,
+                            i as u32,
+                        ));
+                    }
+                }
                 step => {
                     if hints && matches!(step, Step::Wait { .. }) {
                         let lines = self.touched(inner, &plan.steps[i + 1..], bases);
@@ -248,7 +288,7 @@ impl Engine {
                             push(Op::Ask(lines));
                         }
                     }
-                    push(self.op(inner, step, bases)?);
+                    push(self.posted_op(posting, self.op(inner, step, bases)?));
                 }
             }
         }
@@ -261,7 +301,31 @@ impl Engine {
             }
             _ => None,
         };
-        (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals: plan.totals.clone(), partner, hints, ahead })
+        let (totals, posted) = (plan.totals.clone(), posting.is_some());
+        (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals, posted, partner, hints, ahead })
+    }
+
+    /// A letter on this line.
+    fn post_of(&self, inner: &Inner, line: usize, src: &[Span], is_last: bool, bases: &[Base; 2]) -> Option<Op> {
+        match *src {
+            [src] if src.len <= LETTER => {
+                let place = self.place(inner, self.desk.rank(), src, bases)?;
+                Some(Op::Post { line, src: place, len: src.len, is_last })
+            }
+            _ => None,
+        }
+    }
+
+    /// What is taken is on these lines, if letters are posted.
+    fn posted_op(&self, posting: Option<Posting>, op: Op) -> Op {
+        let me = self.desk.rank();
+        match (posting, op) {
+            (Some(posting), Op::Take { from, dst, len }) => Op::Read { from, line: posting.of(from, me), dst, len },
+            (Some(posting), Op::TakeCombine { from, dst, len, before }) => {
+                Op::ReadCombine { from, line: posting.of(from, me), dst, len, before }
+            }
+            (_, op) => op,
+        }
     }
 
     /// The lines of arrays that are touched by these steps, as far as they are short and wait for nothing; of many only those of others.

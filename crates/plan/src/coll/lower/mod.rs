@@ -27,7 +27,7 @@ mod reduce;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::flow::{Move, reduce::acts};
-use super::{Buffer, Flow, In, Kind, Op, OpKind, Out, Plan, Scheme, Shape, Signal, Span, Step, Totals, Way};
+use super::{Buffer, Flow, In, Kind, Op, OpKind, Out, Plan, Posting, Scheme, Shape, Signal, Span, Step, Totals, Way};
 
 impl Shape {
     /// The steps of rank `me`; nothing where the flow is not one for the operation, or not for these buffers, this way
@@ -51,6 +51,9 @@ impl Shape {
         if !self.fits() {
             return None;
         }
+        if self.way == Way::Post {
+            return self.mailed().plan(me);
+        }
         let mut lowering = Lowering::new(self, me);
         match self.flow {
             Flow::Leader(leader) => lowering.leader(self.leads(leader)),
@@ -68,8 +71,28 @@ impl Shape {
         Some(plan)
     }
 
+    /// The same by letters to each.
+    pub(super) fn mailed(&self) -> Shape {
+        Shape { way: Way::Mail, ..self.clone() }
+    }
+
+    /// Which line of the board each letter has; nothing if letters are not posted, or cannot be.
+    pub fn posting(&self) -> Option<Posting> {
+        let are_near = self.nodes.as_ref().is_none_or(|nodes| nodes.count() < 2);
+        match self.op {
+            _ if (self.flow, self.way, self.scheme) != (Flow::Flat, Way::Post, Scheme::Fused) || !are_near => None,
+            Op::Exchange => None,
+            Op::Broadcast { pieces, .. } if pieces > 1 => None,
+            Op::Scatter { .. } => Some(Posting::OfReceiver),
+            _ => Some(Posting::OfSender),
+        }
+    }
+
     /// Does it have plans?
     pub fn fits(&self) -> bool {
+        if self.way == Way::Post {
+            return self.posting().is_some() && self.mailed().fits();
+        }
         let shared = (self.source, self.dest) == (Kind::Shared, Kind::Shared);
         let known = !matches!(&self.op, Op::Permute { to } if to.contains(&Op::UNKNOWN));
         let (push, swaps) = (self.way == Way::Push, self.swaps());
@@ -233,7 +256,7 @@ impl Message {
             ((a, c), (b, d))
         };
         let (pushed, pulled): (Vec<_>, Vec<_>) = match shape.way {
-            Way::Push | Way::Mail => (all, vec![]),
+            Way::Push | Way::Mail | Way::Post => (all, vec![]),
             Way::Pull => (vec![], all),
             Way::Split => all.iter().map(half).unzip(),
         };

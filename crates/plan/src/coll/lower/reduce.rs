@@ -68,7 +68,7 @@ impl Shape {
         let passed = match self.way {
             Way::Push => true,
             Way::Pull | Way::Split => self.flow != Flow::Flat && self.op.root().is_none(),
-            Way::Mail => false,
+            Way::Mail | Way::Post => false,
         };
         InScratch { own: hidden || self.aside(last), result: passed && self.dest == Kind::Private }
     }
@@ -273,7 +273,7 @@ impl Lowering<'_> {
             self.wait_for_entry(to);
         }
         match m.way {
-            Way::Mail => {
+            Way::Mail | Way::Post => {
                 self.touch(m.src);
                 self.step(Step::Send { to, src: vec![m.src] });
             }
@@ -295,7 +295,7 @@ impl Lowering<'_> {
             self.wait_for_data(from, 1);
         }
         match (m.way, into) {
-            (Way::Mail, into) => {
+            (Way::Mail | Way::Post, into) => {
                 self.met = true;
                 let dst = into.map_or(m.dst, |(into, _)| into);
                 self.touch(dst);

@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::coll::{Plan, Shape, Signal, Step};
+use crate::coll::{Plan, Posting, Shape, Signal, Step};
 
 /// What messages between two ranks cost, in any unit of time.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -89,6 +89,8 @@ struct Rank {
     /// When it may send again.
     free: f64,
     arrivals: usize,
+    /// When what it has posted for all arrives.
+    posted: Option<f64>,
 }
 
 struct World<'a> {
@@ -116,7 +118,15 @@ impl World<'_> {
                 self.ranks[me].clock += self.copied(me, step);
             }
             Step::Send { to, ref src } => {
-                let at = self.send(me, to, src.iter().map(|span| span.len).sum());
+                let len = src.iter().map(|span| span.len).sum();
+                // What is on the board once is there for all.
+                let at = match self.ranks[me].posted {
+                    Some(at) => at,
+                    None => self.send(me, to, len),
+                };
+                if self.shape.posting() == Some(Posting::OfSender) {
+                    self.ranks[me].posted = Some(at);
+                }
                 self.mail.entry((me, to)).or_default().push_back(at);
                 self.ready.push_back(to);
             }

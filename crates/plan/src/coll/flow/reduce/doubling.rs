@@ -93,7 +93,7 @@ impl<'a> Swaps<'a> {
 pub fn slots(shape: &Shape) -> usize {
     let Swaps { nodes, rounds, .. } = Swaps::new(shape);
     match shape.way {
-        Way::Mail => 0,
+        Way::Mail | Way::Post => 0,
         Way::Push => rounds + nodes.map_or(1, |_| shape.most()),
         Way::Pull | Way::Split => rounds + 1,
     }
