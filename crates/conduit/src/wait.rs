@@ -20,6 +20,9 @@
 //!   barriers do not, where a rank waits for more than one other.
 //!   In collectives and barriers of ranks that share cores most waits end after one turn of the others, and all that a rank touches in its own turn is cold by then, above all the translations of its pages. So such a
 //!   wait begins with a turn after which it looks at what it waits for and at nothing else ([`Waiter::after_a_turn`]); one of eight serves others first, as each does that takes longer.
+//!   Where roots change from call to call, what all wait for is said by one after the other, and each can only say it when it has heard the one before: a turn of all ranks of a core for
+//!   every word or two, if those two are never awake at the same time. So whoever is next looks on for as long as its last turn took, before it yields ([`Waiter::stays`]): nobody on its core has anything better
+//!   to do. Who looks on in vain leaves out one such wait the next time, then two, 64 at most. Broadcasts and scatters of sixteen ranks on two cores take two thirds of what they did.
 //! * Where there is a network, a millisecond of either.
 //! * Work served during a wait ([`Step::Busy`]) restarts it, so that a rank that serves others does not fall asleep
 //!   in the middle of their traffic.
@@ -82,6 +85,9 @@ const TOGETHER_US: u64 = 200;
 /// Of how many waits after a message one looks on: after it has found something, and after it has often not.
 const MEET_OFTEN: u32 = 8;
 const MEET_SELDOM: u32 = 64;
+/// How long a rank looks on that is next to say what others wait for, at most; and of how many such waits one, after those in vain.
+const STAY_MOST_US: u64 = 20;
+const STAY_SELDOM: u32 = 64;
 /// The longest time that a rank sleeps without looking at its condition and at the abort word.
 const PARK_NS: u64 = 100_000_000;
 /// Times that a rank serves others between two looks at the abort word.
@@ -340,7 +346,18 @@ pub struct Waiter<'m> {
     no_yield_before: Cell<u64>,
     /// How many waits may begin with a turn; below 0, how many may not.
     turns: Cell<i32>,
+    staying: Staying,
     meeting: Meeting,
+}
+
+/// Does a rank look on that is next to say what others wait for?
+#[derive(Debug, Default)]
+struct Staying {
+    /// Of such waits, those until one that does; and between two such.
+    left: Cell<u32>,
+    every: Cell<u32>,
+    /// How long others had this core the last time, in ticks.
+    turn: Cell<u64>,
 }
 
 /// What a rank that shares its core knows of those that it talks to.
@@ -371,6 +388,7 @@ impl<'m> Waiter<'m> {
             ticks_per_us,
             no_yield_before: Cell::new(0),
             turns: Cell::new(TURNS),
+            staying: Staying::default(),
             meeting: Meeting {
                 spoke: Cell::new(false),
                 left: Cell::new(MEET_OFTEN),
@@ -427,6 +445,30 @@ impl<'m> Waiter<'m> {
         self.cores == Cores::Own && !cfg!(loom) && (0..SOON_CALMLY).any(look)
     }
 
+    /// Does it hold within about the time of a turn of the others on this core? For who says something next for which they wait, too.
+    #[inline(never)]
+    pub fn stays(&self, ready: impl Fn() -> bool) -> bool {
+        let Staying { left, every, turn } = &self.staying;
+        if self.cores != Cores::Shared || cfg!(loom) || left.get() > 0 {
+            left.set(left.get().saturating_sub(1));
+            return false;
+        }
+        let (begun, most) = (ticks(), turn.get().min(STAY_MOST_US * self.ticks_per_us));
+        loop {
+            if ready() {
+                every.set(0);
+                return true;
+            }
+            pause();
+            if ticks().wrapping_sub(begun) >= most {
+                break;
+            }
+        }
+        every.set((2 * every.get()).clamp(1, STAY_SELDOM));
+        left.set(every.get());
+        false
+    }
+
     /// Does it hold when the others on this core have had a turn? Not asked where a rank has its own, nor where it may be sooner without.
     ///
     /// Nobody is served meanwhile, and it is not found out whether the job is over: whoever hears no waits on.
@@ -439,7 +481,9 @@ impl<'m> Waiter<'m> {
         before >= self.no_yield_before.get() && {
             // Without the C library's page in between.
             rustix::thread::sched_yield();
-            if ticks().wrapping_sub(before) > FOREIGN_US * self.ticks_per_us {
+            let turn = ticks().wrapping_sub(before);
+            self.staying.turn.set(turn);
+            if turn > FOREIGN_US * self.ticks_per_us {
                 // Whether it was one is found out by those that take longer.
                 self.turns.set(-TURNS_AFTER_FOREIGN);
             }
@@ -896,6 +940,34 @@ mod tests {
         while !(0..1000).any(|_| done()) {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn who_is_next_stays_where_that_has_not_been_in_vain() {
+        let (bell, sleepers, record, abort) = Default::default();
+        let waiter = |cores| Waiter::new(&bell, &sleepers, &record, &abort, cores);
+        let turn = |waiter: &Waiter<'_>| waiter.staying.turn.set(STAY_MOST_US * waiter.ticks_per_us);
+        let [own, shared] = [Cores::Own, Cores::Shared].map(waiter);
+        [&own, &shared].into_iter().for_each(turn);
+        let looks = Cell::new(0);
+        let after = |many| {
+            looks.set(0);
+            let looks = &looks;
+            move || looks.replace(looks.get() + 1) == many
+        };
+        assert!(!own.stays(after(0)) && looks.get() == 0);
+        assert!(shared.stays(after(0)) && shared.stays(after(0)) && looks.get() == 1);
+        // In vain: so many are left out until the next.
+        let gaps = [2, 3, 5, 9, 17, 33, 65, 65];
+        for gap in gaps {
+            assert!(!shared.stays(after(u32::MAX)) && looks.get() > 0);
+            assert!((1..gap).all(|_| !shared.stays(after(0)) && looks.get() == 0));
+        }
+        // Not so any more when it was right once.
+        assert!(shared.stays(after(0)) && shared.stays(after(0)));
+        // As long as the last turn took.
+        shared.staying.turn.set(0);
+        assert!(!shared.stays(after(1)) && looks.get() == 1);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use partage_conduit::record::Site;
 use partage_conduit::sync::light_fence;
 use partage_conduit::wait::Aborted;
 use partage_plan::coll::{Plan, Signal};
-use quick::{Lines, Op, Place, copy_words, is_word};
+use quick::{Lines, Op, Part, Place, copy_words, is_word};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -104,6 +104,14 @@ impl Memory {
         }
     }
 
+    /// Does this rank only hear something in this call, and say something to others in what came after it the last time?
+    #[inline(always)]
+    fn is_next(&self, call: &Before, epoch: u64) -> bool {
+        let part = |call: &Before, epoch| call.quick(epoch).and_then(|quick| quick.part);
+        let next = || self.calls[call.next.get()].as_ref().and_then(|next| part(next, epoch + 1));
+        part(call, epoch) == Some(Part::Hears) && next() == Some(Part::Says)
+    }
+
     /// It has ended: what follows it, if that is as the last time, will want these lines.
     #[inline(always)]
     fn ask_ahead(&self, call: &Before, epoch: u64) {
@@ -175,6 +183,9 @@ impl Call<'_> {
             let memory = engine.known.borrow();
             memory.follows(self.known);
             memory.ask_ahead(self.known, epoch);
+        }
+        if quick.part.is_some() {
+            engine.known.borrow().follows(self.known);
         }
         if let Some(partner) = quick.partner {
             engine.desk.prefetch_letter(partner, self.known.prepared.context(epoch + 1));
@@ -417,7 +428,9 @@ impl Call<'_> {
     /// stored before, the letter too, has got to where it belongs.)
     #[inline(never)]
     fn wait(&self, (epoch, step): (u64, u32), ready: impl Fn() -> bool + Copy) -> Result<(), Aborted> {
-        if self.inner.seat.waiter().after_a_turn(ready) {
+        let waiter = self.inner.seat.waiter();
+        let is_next = self.engine.known.borrow().is_next(self.known, epoch);
+        if (is_next && waiter.stays(ready)) || waiter.after_a_turn(ready) {
             return Ok(());
         }
         let waits = || Waits::quick(self.engine, self.site(), self.known, epoch, step as usize);

@@ -166,6 +166,7 @@ impl Table {
         all_reduce.node.cores.more:0-256:doubling:mail \
         prefix_reduce.node.cores.more:0-256:dissemination:mail \
         broadcast.node.crowded.more:0-256:flat:post \
+        scatter.node.crowded.more:0-256:flat:post \
         gather_all.node.more:0-256:flat:post \
         all_reduce.node.crowded.more:0-256:flat:post \
         prefix_reduce.node.crowded.more:0-256:flat:post \

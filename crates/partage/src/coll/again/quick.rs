@@ -137,8 +137,36 @@ pub(in super::super) struct Quick {
     pub(super) partner: Option<usize>,
     /// Are there two with a core each?
     pub(super) hints: bool,
+    /// Where ranks share cores: this rank only says something, or only hears one.
+    pub(super) part: Option<Part>,
     /// Lines that it writes to after its first wait.
     pub(super) ahead: Option<Box<[Lines]>>,
+}
+
+/// What a rank does in a call in which one says something to the others, by letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Says,
+    Hears,
+}
+
+impl Part {
+    fn of(ops: &[(Op, u32)]) -> Option<Part> {
+        let (mut said, mut heard) = (0, 0);
+        for (op, _) in ops {
+            match op {
+                Op::Send { .. } | Op::Post { .. } => said += 1,
+                Op::Take { .. } | Op::Read { .. } => heard += 1,
+                Op::Copy { .. } | Op::Words(_) => {}
+                _ => return None,
+            }
+        }
+        match (said, heard) {
+            (1.., 0) => Some(Part::Says),
+            (0, 1) => Some(Part::Hears),
+            _ => None,
+        }
+    }
 }
 
 /// Lines of an array that steps touch: where, how many, whether they are written to, and whether they are this rank's.
@@ -293,6 +321,8 @@ impl Engine {
             }
         }
         let is_letter = |(op, _): &_| matches!(op, Op::Send { .. } | Op::Take { .. } | Op::TakeCombine { .. });
+        let shares = self.desk.ranks() > 2 && inner.seat.waiter().cores() == Cores::Shared;
+        let part = Part::of(&ops).filter(|_| shares);
         let partner = (hints && ops.iter().any(is_letter)).then(|| 1 - self.desk.rank());
         let ahead = match &ops[..] {
             [(Op::Ask(lines), _), (Op::Wait { .. }, _), ..] => {
@@ -302,7 +332,7 @@ impl Engine {
             _ => None,
         };
         let (totals, posted) = (plan.totals.clone(), posting.is_some());
-        (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals, posted, partner, hints, ahead })
+        (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals, posted, partner, hints, part, ahead })
     }
 
     /// A letter on this line.
