@@ -9,7 +9,7 @@
 //! * [`answers`], [`board`], [`lock`], [`signal`], [`lane`], [`word`]: what ranks ask, take turns at, tell, send and count. Protocols too.
 //! * [`credits`], [`owing`]: how much memory messages of other nodes may take, who lends it to whom, and who is told what has ended.
 //! * [`copy`]: the one routine through which bytes enter and leave shared memory; [`runs`]: many short ones in one message.
-//! * [`heap`], [`topology`], [`sync`]: book-keeping, the machine, the atomics.
+//! * [`heap`], [`topology`], [`rseq`], [`sync`]: book-keeping, the machine, what its kernel does for threads, the atomics.
 //!
 //! This crate is the home of `unsafe`. It knows nothing of launchers: a conduit is handed an
 //! [`Exchange`](contract::Exchange) when it attaches.
@@ -42,6 +42,8 @@ pub mod record;
 #[cfg(not(loom))]
 pub mod reference;
 pub mod ring;
+#[cfg(not(loom))]
+pub mod rseq;
 pub mod runs;
 #[cfg(not(loom))]
 pub mod shm;

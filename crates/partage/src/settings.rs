@@ -26,7 +26,7 @@ pub struct Setting {
 }
 
 /// Name, default, meaning.
-const TABLE: [(&str, &str, &str); 32] = [
+const TABLE: [(&str, &str, &str); 33] = [
     ("PARTAGE_RANKS", "the cores", "ranks of a program that is started without a launcher: threads of its process"),
     ("PARTAGE_THREADS", "1", "ranks of each process under a launcher; `partage run` sets it"),
     ("PARTAGE_BOOT", "detect", "how processes find each other: detect, alone, pmi (PMI_FD or PMI_PORT) or pmix"),
@@ -38,6 +38,11 @@ const TABLE: [(&str, &str, &str); 32] = [
     ("PARTAGE_HUGE", "auto", "huge pages for segments: auto (where they can be had) or never"),
     ("PARTAGE_BIND", "none", "core: bind each rank to one core; `partage run --bind` sets it"),
     ("PARTAGE_WAIT", "auto", "waiting: auto, own (ranks have a core each: spin) or shared (yield)"),
+    (
+        "PARTAGE_RSEQ",
+        "auto",
+        "the kernel's note in each thread, for restartable sequences, on which core it is: auto (ranks that share cores go without), or keep",
+    ),
     ("PARTAGE_RADIX", "auto", "radix of the barrier's tree where ranks have a core each: auto, or 2 and more"),
     (
         "PARTAGE_FENCES",
@@ -172,6 +177,7 @@ pub(crate) struct Settings {
     pub no_huge: bool,
     pub bind: bool,
     pub own_cores: Option<bool>,
+    pub keeps_rseq: bool,
     pub radix: Option<usize>,
     pub fences: Fences,
     pub reference: bool,
@@ -273,6 +279,7 @@ impl Settings {
             no_huge: one_of("PARTAGE_HUGE", &["auto", "never"])? == Some(1),
             bind: one_of("PARTAGE_BIND", &["none", "core"])? == Some(1),
             own_cores: one_of("PARTAGE_WAIT", &["auto", "own", "shared"])?.filter(|&i| i > 0).map(|i| i == 1),
+            keeps_rseq: one_of("PARTAGE_RSEQ", &["auto", "keep"])? == Some(1),
             radix,
             fences: match one_of("PARTAGE_FENCES", &["auto", "light", "full"])? {
                 Some(1) => Fences::Light,

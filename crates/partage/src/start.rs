@@ -20,6 +20,7 @@ use partage_boot::{Boot, Kind};
 use partage_conduit::contract::Exchange;
 use partage_conduit::ofi::{self, progress::Serving};
 use partage_conduit::record::Site;
+use partage_conduit::rseq::LeftOut;
 use partage_conduit::shm::{Config, Node};
 use partage_conduit::topology;
 use partage_conduit::wait::Cores;
@@ -198,7 +199,8 @@ impl Launch {
             check: settings.check,
         };
         let serving = Serving::start(&node).map_err(Error::start)?;
-        let crew = Crew { node: node.clone(), site, fate, options, body, first_failure: Arc::default() };
+        let (keeps_rseq, first_failure) = (settings.keeps_rseq, Arc::default());
+        let crew = Crew { node: node.clone(), site, fate, options, keeps_rseq, body, first_failure };
         let results = crew.work();
         if node.net().is_some() && crew.first_failure.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
             // What this process sent last may not have left it, and others may still need it to.
@@ -325,6 +327,7 @@ struct Crew<'f, F> {
     site: Site,
     fate: Fate,
     options: Options,
+    keeps_rseq: bool,
     body: &'f F,
     first_failure: Arc<Mutex<Option<String>>>,
 }
@@ -366,6 +369,8 @@ impl<F> Crew<'_, F> {
             }
             node.abort(fail::PANICKED as u32);
         });
+        let shares = self.node.cores() == Cores::Shared && !self.keeps_rseq;
+        let _left_out = if shares { LeftOut::here() } else { None };
         let job = match Job::new(self.node.seat(r), r, &self.options) {
             Ok(job) => job,
             Err(why) => {

@@ -84,9 +84,10 @@ const HOPELESS: [f64; 2] = [3.0, 1.3];
 /// Blocks of one cell take this part of the memory at most.
 const PART_OF_MEMORY: u64 = 4;
 /// Jobs run as if nobody had set what makes calls take longer or shorter: a profile is for all jobs to come.
-const PLAIN: [(&str, Option<&str>); 6] = [
+const PLAIN: [(&str, Option<&str>); 7] = [
     ("PARTAGE_CHECK", Some("0")),
     ("PARTAGE_WAIT", None),
+    ("PARTAGE_RSEQ", None),
     ("PARTAGE_RADIX", None),
     ("PARTAGE_FENCES", None),
     ("PARTAGE_REFERENCE", None),

@@ -358,11 +358,12 @@ impl Engine {
                 Some("it does not do that, with such buffers, in that sync mode")
             }
             () if alone && !is_known(self, call) => Some("no rank knows the whole permutation"),
-            () if alone && !self.desk.reaches_all() => Some("ranks are on several nodes"),
+            () if (alone || algorithm.way == Way::Post) && !self.desk.reaches_all() => {
+                Some("ranks are on several nodes")
+            }
             () if !shape(self, &Call { from: UNKNOWN, ..*call }, algorithm, call.len).fits() => {
                 Some("operands keep their order, and ranks of a node do not follow one another")
             }
-            () if algorithm.way == Way::Post && !self.desk.reaches_all() => Some("ranks are on several nodes"),
             () if !self.can_run(call, algorithm) && matches!(algorithm.way, Way::Mail | Way::Post) => {
                 Some("a letter has 56 bytes")
             }
