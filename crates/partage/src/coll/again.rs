@@ -221,6 +221,11 @@ impl Call<'_> {
             Op::Combine { src, dst, len, before } => unsafe {
                 self.combine(self.elements(number, src), self.elements(number, dst), len, before)
             },
+            Op::Fold(ref fold) => {
+                let combine = self.combine.expect("a reduction has an operation");
+                // SAFETY: the same; a vector of eight bytes is whole elements, and what combines them is borrowed by the caller.
+                unsafe { fold.run(&*combine) }
+            }
             Op::Send { to, src, len } => {
                 let peer = &context.peers[to];
                 let sent = peer.letters_sent.get();

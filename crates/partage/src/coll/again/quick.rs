@@ -11,6 +11,7 @@
 //!   line on its way at the same time.)
 
 use super::super::engine::{Base, Engine};
+use super::super::reduce::{Combine, Elements};
 use crate::job::Inner;
 use partage_conduit::coll::LETTER;
 use partage_conduit::contract::At;
@@ -24,12 +25,14 @@ const SHORT: usize = 16 << 10;
 const FEW: usize = 1 << 10;
 /// So many lines are worth to be asked for.
 const ASKED: usize = 32;
+/// So many words are combined at a time.
+const FOLDED: usize = 32;
 /// So many words are carried at a time.
 const TOGETHER: usize = 8;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Place {
     /// In the source (0) or destination (1), memory of this rank's own whose address each call has.
     In(usize, usize),
@@ -62,6 +65,8 @@ pub(super) enum Op {
         len: usize,
         before: bool,
     },
+    /// A word of each of several.
+    Fold(Box<Fold>),
     Send {
         to: usize,
         src: Place,
@@ -259,6 +264,78 @@ pub(super) unsafe fn copy_words(pairs: &[(*mut u8, *mut u8)]) {
     of!(2 3 4 5 6 7 8);
 }
 
+/// Words of arrays that one rank combines: the first of them with one after the other, which may come before what there is; and where the result goes. All are loaded, and combined in
+/// memory of this rank's own: nobody needs what comes of some of them.
+#[derive(Debug)]
+pub(super) struct Fold {
+    first: *mut u8,
+    others: Box<[(*mut u8, bool)]>,
+    to: Box<[*mut u8]>,
+}
+
+impl Fold {
+    /// What these steps are, but for those that pass no data, and how many it is in place of.
+    fn of(ops: &[Op]) -> Option<(Fold, usize)> {
+        let word = |place: Place| match place {
+            Place::Fixed(p) if is_word(p, 8) => Some(p),
+            _ => None,
+        };
+        // Where the others are combined.
+        let into = ops.iter().find_map(|op| match *op {
+            Op::Combine { dst, .. } => Some(dst),
+            _ => None,
+        })?;
+        let (first, mut at) = match ops[0] {
+            Op::Copy { src, dst, len: 8 } if dst == into => (word(src)?, 1),
+            _ => (word(into)?, 0),
+        };
+        let (mut others, mut to) = (vec![], vec![]);
+        while let Some(&Op::Combine { src, dst, len: 8, before }) = ops.get(at)
+            && dst == into
+        {
+            others.push((word(src)?, before));
+            at += 1;
+        }
+        if !matches!(into, Place::Scratch(..)) {
+            to.push(word(into)?);
+        }
+        loop {
+            match ops.get(at) {
+                Some(&Op::Copy { src, dst, len: 8 }) if src == into => to.push(word(dst)?),
+                Some(Op::Words(pairs)) if pairs.iter().all(|&(src, _)| Place::Fixed(src) == into) => {
+                    to.extend(pairs.iter().map(|&(_, dst)| dst));
+                }
+                Some(Op::Release) | None => break,
+                _ => return None,
+            }
+            at += 1;
+        }
+        let is_all = ops[at..].iter().all(|op| matches!(op, Op::Release));
+        let fold = Fold { first, others: others.into(), to: to.into() };
+        (is_all && (1..=FOLDED).contains(&fold.others.len())).then_some((fold, at))
+    }
+
+    /// # Safety
+    /// The words are mapped, and no reference exists to them. The elements of the operation fill a word.
+    // (Not in the loop over steps, whose registers are few.)
+    #[inline(never)]
+    pub(super) unsafe fn run(&self, combine: &dyn Combine) {
+        let mut words = [0; FOLDED];
+        // SAFETY: passed on to the caller, and aligned.
+        let load = |at: *mut u8| unsafe { copy::load::<u64>(at) };
+        let mut result = load(self.first);
+        words.iter_mut().zip(&self.others).for_each(|(word, &(at, _))| *word = load(at));
+        let own = |word: &mut u64| Elements { at: (&raw mut *word).cast(), shared: false };
+        for (word, &(_, before)) in words.iter_mut().zip(&self.others) {
+            let all = own(&mut result);
+            // SAFETY: words of this rank's own, of so many bytes.
+            unsafe { combine.combine(all, all, own(word), 8, before) };
+        }
+        // SAFETY: as above.
+        self.to.iter().for_each(|&at| unsafe { copy::store(at, result) });
+    }
+}
+
 /// Are these bytes a word? Many are.
 #[inline(always)]
 pub(super) fn is_word(at: *mut u8, len: usize) -> bool {
@@ -290,6 +367,9 @@ impl Engine {
                     let mut last = vec![];
                     for step in steps {
                         Op::add(&mut last, self.op(inner, step, bases)?);
+                    }
+                    if let Some((fold, instead)) = Fold::of(&last) {
+                        last.splice(..instead, [Op::Fold(Box::new(fold))]);
                     }
                     push(Op::Last { steps: last.len() + usize::from(hints) });
                     last.into_iter().for_each(&mut push);
@@ -456,6 +536,9 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coll::Ordered;
+    use crate::coll::reduce::With;
+    use std::marker::PhantomData;
 
     fn copies(words: &mut [u64], pairs: &[(usize, usize)]) -> Vec<Op> {
         let start = words.as_mut_ptr();
@@ -514,5 +597,64 @@ mod tests {
             Op::add(&mut ops, Op::Copy { src: at(src), dst: at(dst), len });
         }
         assert!(ops.len() == 4 && ops.iter().all(|op| matches!(op, Op::Copy { .. })), "{ops:?}");
+    }
+
+    /// The words after it has run, if it is one.
+    fn folded(ops: impl Fn(&dyn Fn(usize) -> Place) -> Vec<Op>) -> Option<Vec<u64>> {
+        let mut words: Vec<u64> = (1..=8).collect();
+        let start = words.as_mut_ptr();
+        let ops = ops(&|i| Place::Fixed(start.wrapping_add(i).cast()));
+        let (fold, instead) = Fold::of(&ops)?;
+        assert_eq!(instead, ops.iter().filter(|op| !matches!(op, Op::Release)).count());
+        let digits = With(Ordered(|a: u64, b: u64| a * 10u64.pow(b.ilog10() + 1) + b), PhantomData::<fn(u64)>);
+        // SAFETY: words of the vector.
+        unsafe { fold.run(&digits) };
+        Some(words)
+    }
+
+    fn combine(src: Place, dst: Place, before: bool) -> Op {
+        Op::Combine { src, dst, len: 8, before }
+    }
+
+    #[test]
+    fn words_are_combined_in_their_order_and_stored_once() {
+        let copy = |src, dst| Op::Copy { src, dst, len: 8 };
+        let scratch = Place::Scratch(1, 0);
+        let on_a_root = folded(|at| {
+            let others = [combine(at(0), scratch, true), combine(at(3), scratch, false), combine(at(2), scratch, true)];
+            [copy(at(1), scratch)].into_iter().chain(others).chain([copy(scratch, at(7)), Op::Release]).collect()
+        });
+        assert_eq!(on_a_root, Some(vec![1, 2, 3, 4, 5, 6, 7, 3124]));
+        let everywhere = |first: Option<usize>| {
+            folded(|at| {
+                let mut ops = vec![];
+                first.into_iter().for_each(|first| Op::add(&mut ops, copy(at(first), at(4))));
+                ops.extend([combine(at(2), at(4), false), combine(at(0), at(4), true)]);
+                (5..8).for_each(|i| Op::add(&mut ops, copy(at(4), at(i))));
+                ops.push(Op::Release);
+                ops
+            })
+        };
+        assert_eq!(everywhere(Some(1)), Some(vec![1, 2, 3, 4, 123, 123, 123, 123]));
+        // In place: the first is where the result goes.
+        assert_eq!(everywhere(None), Some(vec![1, 2, 3, 4, 153, 153, 153, 153]));
+    }
+
+    #[test]
+    fn what_is_needed_in_between_is_not_folded() {
+        let copy = |src, dst| Op::Copy { src, dst, len: 8 };
+        let scratch = Place::Scratch(1, 0);
+        // A prefix.
+        let prefix = |at: &dyn Fn(usize) -> Place| {
+            let some = [copy(at(0), scratch), combine(at(1), scratch, false), copy(scratch, at(5))];
+            some.into_iter().chain([combine(at(2), scratch, false), copy(scratch, at(6)), Op::Release]).collect()
+        };
+        assert_eq!(folded(prefix), None);
+        // Two vectors, bytes that are no word, more words than there is room for; and nothing to combine.
+        assert_eq!(folded(|at| vec![combine(at(1), at(2), false), combine(at(1), at(3), false), Op::Release]), None);
+        assert_eq!(folded(|at| vec![Op::Combine { src: at(1), dst: at(2), len: 4, before: false }]), None);
+        assert_eq!(folded(|at| (0..=FOLDED).map(|_| combine(at(1), at(2), false)).collect()), None);
+        assert_eq!(folded(|at| vec![copy(at(1), at(2)), Op::Release]), None);
+        assert_eq!(folded(|_| vec![]), None);
     }
 }
