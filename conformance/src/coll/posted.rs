@@ -13,7 +13,7 @@ pub(super) fn posted(job: &Job) {
     let (mut random, mut own) = (Random::new(51), Random::new(mixed([51, me as u64])));
     // Where there is no board, there are letters to each.
     let is_there = are_stores(job);
-    let pool = Pool::<u64>::new(job, 3 * 7 * size);
+    let pool = Pool::<u64>::new(job, 3 * 14 * size);
     for round in 0..plenty(job, 12_000).min(1500) as u64 {
         if own.below(12) == 0 {
             falls_behind(job, 1 + own.below(4));
@@ -23,13 +23,16 @@ pub(super) fn posted(job: &Job) {
             let (private, in_place) = ((Kind::Private, Some(Kind::Private)), (Kind::Private, None));
             let kinds = [private, private, in_place, SLICES][random.below(4)];
             let sync = (INS[1 + random.below(2)], OUTS[1 + random.below(2)]);
-            let name = ["flat:post", "flat:post", "flat:mail"][random.below(3)];
-            let n = 1 + random.below(7);
-            Call {
-                sync,
-                algorithm: Some(if is_there { name } else { "flat:mail" }),
-                ..Call::new(job, op, n, kinds, &mut random)
-            }
+            // In parts, too, each of which is a collective of its own.
+            let (posted, most) =
+                [("flat:post", 7), ("flat:post", 7), ("flat:mail", 7), ("flat:post@24", 14)][random.below(4)];
+            let name = match posted {
+                name if is_there => name,
+                "flat:post@24" => "flat:mail@24",
+                _ => "flat:mail",
+            };
+            let n = 1 + random.below(most);
+            Call { sync, algorithm: Some(name), ..Call::new(job, op, n, kinds, &mut random) }
         };
         match round % 4 {
             0 => together(&pool, &[draw(), draw(), draw()], &mut own),
@@ -49,7 +52,7 @@ pub(super) fn posted(job: &Job) {
 fn together(pool: &Pool<u64>, calls: &[Call], own: &mut Random) {
     let job = pool.job;
     let mut all: Vec<_> =
-        calls.iter().enumerate().map(|(i, call)| (call, pool.ends(call, 7 * job.size() * i))).collect();
+        calls.iter().enumerate().map(|(i, call)| (call, pool.ends(call, 14 * job.size() * i))).collect();
     job.scope(|s| {
         let mut events: Vec<_> = all.iter_mut().map(|(call, ends)| ends.of(job, call).start(s)).collect();
         while !events.is_empty() {

@@ -3,7 +3,8 @@
 //! The C library (glibc from 2.35 on) tells the kernel a place in each thread, where that writes on which core the thread is, each time it gets one. `sched_getcpu` reads it; some
 //! allocators have a heap for each core by it. Ranks that share a core get it for each message or two: the write takes some 90 of a turn's 900 ns where eight processes take turns, since the
 //! place is in a page whose translation is gone by then. So a rank's thread takes the place back while it is a rank, and tells it again afterwards. In between `sched_getcpu` asks the
-//! kernel, as it does where there is no such place; whoever has told the kernel a place of its own keeps it.
+//! kernel, as it does where there is no such place; whoever has told the kernel a place of its own keeps it. Threads that a rank starts have none from the beginning. A program that
+//! itself has sequences which are to be begun again, by the C library's place, loses what makes them right: it has to say `PARTAGE_RSEQ=keep`.
 
 use std::marker::PhantomData;
 
@@ -38,9 +39,9 @@ impl LeftOut {
     /// Of this thread; nothing if the kernel does not say it.
     pub fn here() -> Option<LeftOut> {
         let (at, used) = place()?;
-        let lens = [SHORTEST, used.next_multiple_of(SHORTEST), used.next_multiple_of(8)];
+        let lens = [SHORTEST, used.max(SHORTEST), used.next_multiple_of(8), used.next_multiple_of(SHORTEST)];
         let places = lens.into_iter().filter(|&len| len >= SHORTEST).map(|len| Place { at, len });
-        // SAFETY: the C library can do without, and has room at that place for as long as the thread lives.
+        // SAFETY: the C library can do without, and has room at that place for as long as the thread lives. Whoever else uses it has to say so (`PARTAGE_RSEQ`).
         let place = { places }.find(|place| unsafe { place.tell(UNREGISTER) })?;
         Some(LeftOut { place, _thread: PhantomData })
     }

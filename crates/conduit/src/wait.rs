@@ -453,6 +453,10 @@ impl<'m> Waiter<'m> {
             left.set(left.get().saturating_sub(1));
             return false;
         }
+        // As for a turn: others are served now and then, and a foreign load is given its time.
+        if !self.may_turn() || ticks() < self.no_yield_before.get() {
+            return false;
+        }
         let (begun, most) = (ticks(), turn.get().min(STAY_MOST_US * self.ticks_per_us));
         loop {
             if ready() {
@@ -960,14 +964,23 @@ mod tests {
         // In vain: so many are left out until the next.
         let gaps = [2, 3, 5, 9, 17, 33, 65, 65];
         for gap in gaps {
+            shared.turns.set(TURNS);
             assert!(!shared.stays(after(u32::MAX)) && looks.get() > 0);
             assert!((1..gap).all(|_| !shared.stays(after(0)) && looks.get() == 0));
         }
         // Not so any more when it was right once.
+        shared.turns.set(TURNS);
         assert!(shared.stays(after(0)) && shared.stays(after(0)));
         // As long as the last turn took.
         shared.staying.turn.set(0);
         assert!(!shared.stays(after(1)) && looks.get() == 1);
+        // One of eight serves others, and none looks on beside a foreign load.
+        turn(&shared);
+        shared.staying.left.set(0);
+        shared.turns.set(TURNS);
+        assert_eq!((0..8).filter(|_| shared.stays(after(0))).count(), 7);
+        shared.no_yield_before.set(u64::MAX);
+        assert!((0..8).all(|_| !shared.stays(after(0)) && looks.get() == 0));
     }
 
     #[test]

@@ -443,8 +443,11 @@ impl fmt::Display for Waits<'_> {
             }
             Some(Step::Send { to, .. }) => {
                 let posted = prepared.is_some_and(|(prepared, ..)| prepared.posting.is_some());
-                let reader = if posted { engine.farthest_behind() } else { *to };
-                write!(f, ": for {} to read what came before)", rank(reader))
+                match posted {
+                    // Or one of the last ones before it.
+                    true => write!(f, ": for {} to enter)", rank(engine.farthest_behind())),
+                    false => write!(f, ": for {} to read what came before)", rank(*to)),
+                }
             }
             Some(Step::Meet { .. } | Step::Arrive | Step::Last { .. }) => write!(f, ": for all ranks to enter)"),
             Some(Step::Released) => write!(f, ": for the rank that does it)"),
