@@ -173,6 +173,20 @@ mod models {
             self.progress.read(line, epoch, &mut words);
             words[0]
         }
+
+        /// The second has a word for all, and then the first, which writes it in this way.
+        fn two_words(&self, write: fn(&Member)) {
+            self.begin(0);
+            match self.me {
+                1 => self.post(0, 5),
+                _ => assert_eq!(self.read(1, 0), 5),
+            }
+            self.begin(1);
+            match self.me {
+                0 => write(self),
+                _ => assert_eq!(self.read(0, 1), 6),
+            }
+        }
     }
 
     fn bounded(preemptions: usize, members: usize, run: fn(&Member)) {
@@ -204,16 +218,7 @@ mod models {
     #[test]
     fn loom_who_reads_a_letter_knows_what_its_writer_knew() {
         bounded(1, 3, |m| {
-            m.begin(0);
-            match m.me {
-                1 => m.post(0, 5),
-                _ => assert_eq!(m.read(1, 0), 5),
-            }
-            m.begin(1);
-            match m.me {
-                0 => m.post(1, 6),
-                _ => assert_eq!(m.read(0, 1), 6),
-            }
+            m.two_words(|m| m.post(1, 6));
             match m.me {
                 1 => {
                     // Without a look at what others have said.
@@ -229,17 +234,8 @@ mod models {
     #[test]
     fn loom_a_letter_says_no_more_than_its_writer_knew() {
         bounded(1, 3, |m| {
-            m.begin(0);
-            match m.me {
-                1 => m.post(0, 5),
-                _ => assert_eq!(m.read(1, 0), 5),
-            }
-            m.begin(1);
-            match m.me {
-                // On a line that nobody had before.
-                0 => m.write(1, 6),
-                _ => assert_eq!(m.read(0, 1), 6),
-            }
+            // On a line that nobody had before.
+            m.two_words(|m| m.write(1, 6));
             if m.me == 1 {
                 let said = || m.board.said.iter();
                 m.board.sleepers[1].until(|| m.progress.have_ended(1, said()));

@@ -40,9 +40,9 @@ impl LeftOut {
     pub fn here() -> Option<LeftOut> {
         let (at, used) = place()?;
         let lens = [SHORTEST, used.max(SHORTEST), used.next_multiple_of(8), used.next_multiple_of(SHORTEST)];
-        let places = lens.into_iter().filter(|&len| len >= SHORTEST).map(|len| Place { at, len });
+        let mut places = lens.into_iter().filter(|&len| len >= SHORTEST).map(|len| Place { at, len });
         // SAFETY: the C library can do without, and has room at that place for as long as the thread lives. Whoever else uses it has to say so (`PARTAGE_RSEQ`).
-        let place = { places }.find(|place| unsafe { place.tell(UNREGISTER) })?;
+        let place = places.find(|place| unsafe { place.tell(UNREGISTER) })?;
         Some(LeftOut { place, _thread: PhantomData })
     }
 }

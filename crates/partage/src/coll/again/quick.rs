@@ -316,7 +316,7 @@ impl Fold {
     }
 
     /// # Safety
-    /// The words are mapped, and no reference exists to them. The elements of the operation fill a word.
+    /// The words are mapped, and no reference exists to them. A word is some whole elements of the operation.
     // (Not in the loop over steps, whose registers are few.)
     #[inline(never)]
     pub(super) unsafe fn run(&self, combine: &dyn Combine) {
@@ -328,7 +328,7 @@ impl Fold {
         let own = |word: &mut u64| Elements { at: (&raw mut *word).cast(), shared: false };
         for (word, &(_, before)) in words.iter_mut().zip(&self.others) {
             let all = own(&mut result);
-            // SAFETY: words of this rank's own, of so many bytes.
+            // SAFETY: two words of this call's own, which nobody else touches; that they are whole elements is passed on to the caller.
             unsafe { combine.combine(all, all, own(word), 8, before) };
         }
         // SAFETY: as above.
