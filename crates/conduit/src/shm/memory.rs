@@ -132,20 +132,26 @@ impl Seat {
         Ok(block.range.start)
     }
 
-    /// Takes so many bytes, of pages that come when they are touched: it is not known before that there are as many. Where there is a network,
-    /// which must know all, it is as [`take`](Self::take).
+    /// Takes so many bytes, of pages that come when they are touched: it is not known before that there are as many. A network is told of them,
+    /// and they have their pages where it wants that.
     pub fn take_untouched(&self, half: Half, side: Side, len: u64) -> Result<u64, Exhausted> {
-        if self.node.net().is_some() || side == Side::Local {
+        if side == Side::Local {
             return self.take(half, side, len, 4096);
         }
-        let memory = &self.memory[half as usize];
+        let (node, memory) = (&self.node, &self.memory[half as usize]);
         let mut heaps = memory.heaps.borrow_mut();
         let Some(block) = heaps.take(side, len, 4096) else {
             return Err(Exhausted::Segment { largest: heaps.largest(side) });
         };
-        let committed = &memory.committed[side as usize];
-        committed.set(committed.get().max(self.node.segment - block.range.start));
-        Ok(block.range.start)
+        let (committed, start) = (&memory.committed[side as usize], block.range.start);
+        if node.segment - start > committed.get() {
+            if let Err(e) = node.register(self.rank - node.mine().start, half, start..node.segment) {
+                heaps.give(side, start);
+                return Err(e);
+            }
+            committed.set(node.segment - start);
+        }
+        Ok(start)
     }
 
     fn take_as_it_is(&self, half: Half, side: Side, len: u64, align: u64) -> Result<Block, Exhausted> {
