@@ -124,7 +124,7 @@ mod tests {
 mod models {
     use super::*;
     use crate::sync::light_fence;
-    use crate::wait::testing::Sleeper;
+    use crate::wait::models::Sleeper;
     use loom::sync::Arc;
 
     /// Of three, all in one context.

@@ -295,7 +295,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use crate::wait::testing::Sleeper;
+    use crate::wait::models::Sleeper;
     use loom::sync::Arc;
 
     #[derive(Default)]

@@ -317,7 +317,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use crate::wait::testing::Sleeper;
+    use crate::wait::models::Sleeper;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 

@@ -501,7 +501,7 @@ mod tests {
 mod models {
     use super::*;
     use crate::sync::Plain;
-    use crate::wait::testing::Sleeper;
+    use crate::wait::models::Sleeper;
     use loom::sync::{Arc, Mutex};
 
     struct Place {

@@ -299,7 +299,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::wait::testing::Sleeper;
+    use crate::wait::models::Sleeper;
     use loom::sync::Arc;
     use loom::thread;
 

@@ -523,7 +523,7 @@ mod tests {
 mod models {
     use super::testing::{Heap, words};
     use super::*;
-    use crate::wait::testing::Sleeper;
+    use crate::wait::models::Sleeper;
     use loom::sync::Arc;
 
     fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {

@@ -482,7 +482,7 @@ mod tests {
 mod models {
     use super::*;
     use crate::sync::light_fence;
-    use crate::wait::testing::Sleeper;
+    use crate::wait::models::Sleeper;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 

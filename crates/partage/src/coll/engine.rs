@@ -21,13 +21,19 @@
 
 mod board;
 mod letters;
+mod spare;
 mod started;
+mod task;
+mod waits;
 
+use spare::Spare;
 pub(crate) use started::Pending;
+pub(crate) use task::Task;
+pub(super) use task::{Base, UnderWay};
+pub(super) use waits::Waits;
 
-use super::again::{Before, Memory};
-use super::choice::{Asked, Cache, Key, Prepared};
-use super::reduce::{Combine, Meets};
+use super::again::Memory;
+use super::choice::{Asked, Cache};
 use super::steps::Now;
 use crate::fail;
 use crate::job::Inner;
@@ -36,30 +42,20 @@ use partage_conduit::board::Progress;
 use partage_conduit::coll::{CONTEXTS, Claims, HOME};
 use partage_conduit::contract::{At, Half};
 use partage_conduit::heap::Side;
-use partage_conduit::ofi::rma::Started;
 use partage_conduit::record::Site;
 use partage_conduit::shm::coll::{self, Desk, Words};
 use partage_conduit::shm::rma::Reach;
 use partage_conduit::shm::{Seat, bytes};
 use partage_conduit::signal::Notice;
 use partage_conduit::wait::Aborted;
-use partage_plan::coll::{Nodes, Signal, Step, Totals};
-use partage_plan::layout::Spread;
-use std::cell::{Cell, OnceCell, RefCell, RefMut};
-use std::fmt;
-use std::panic::Location;
+use partage_plan::coll::{Nodes, Signal, Totals};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A rank that panics has said so after as long: it may wait for what it has started, and for its connection to the launcher.
 const SOON: Duration = Duration::from_secs(2);
-
-/// So many rooms for data are kept, and as many lists of transfers.
-const ROOMS: usize = 8;
-
-/// What was not needed when so many rooms had been asked for is not kept any longer.
-const LATELY: u32 = 1024;
 
 /// What a rank has of a team's collectives. Members are named by their numbers in the team, but for what goes to the conduit.
 #[derive(Debug)]
@@ -151,225 +147,6 @@ pub(super) struct Known {
     taken: Cell<u64>,
 }
 
-/// Where a buffer is.
-#[derive(Debug, Clone)]
-pub(super) enum Base {
-    /// Memory of this rank's own.
-    Private(*mut u8),
-    /// At this offset of every rank's guarded memory; that of this one is here, if it has a part.
-    Same(u64, *mut u8),
-    /// A part of an array that begins at this offset, whose elements have so many bytes: the elements from `first` on.
-    Share { start: u64, spread: *const Spread, size: usize, first: usize },
-}
-
-impl Base {
-    /// Where the part of a rank begins.
-    #[inline(always)]
-    pub(super) fn offset(&self, rank: usize) -> u64 {
-        match self {
-            Base::Private(_) => unreachable!("nobody else touches private memory"),
-            Base::Same(offset, _) => *offset,
-            // SAFETY: of an array that is borrowed as long as the task.
-            Base::Share { start, spread, size, first } => unsafe {
-                start + ((**spread).part_before(rank, *first) * size) as u64
-            },
-        }
-    }
-}
-
-impl Base {
-    /// Where the part of a member begins, in its half.
-    pub(super) fn at(&self, engine: &Engine, member: usize) -> At {
-        At { rank: engine.rank_of(member).0, offset: self.offset(member) }
-    }
-}
-
-/// A collective that is under way.
-#[derive(Debug)]
-pub(crate) struct Task {
-    pub(super) site: Site,
-    pub(super) key: Key,
-    /// Bytes of an element, and its type.
-    pub(super) element: fn() -> (u32, &'static str),
-    /// What else all ranks must have alike, by a number: the algorithm that was named, and counts.
-    pub(super) besides: u32,
-    /// Nothing until the source of a permutation is known.
-    pub(super) prepared: OnceCell<Rc<Prepared>>,
-    /// Source and destination.
-    pub(super) bases: [Base; 2],
-    /// What combines elements: the caller's, who waits for the task, or its own.
-    pub(super) combine: Option<*const dyn Combine>,
-    /// What combines elements, if its caller does not keep it.
-    own_combine: Option<Box<dyn Combine>>,
-    /// Its source, if that is a copy.
-    source: RefCell<Vec<u64>>,
-    /// How many parts pass.
-    pub(super) parts: usize,
-    first: Cell<u64>,
-    /// Which of all that this rank has started it is.
-    started: Cell<u64>,
-    /// The scope that it was started in, by how many there were.
-    depth: Cell<u32>,
-    place: Place,
-    /// Transfers from and to other nodes that are under way, if there were any.
-    under_way: RefCell<Option<UnderWay>>,
-    pub(super) has_under_way: Cell<bool>,
-    busy: Cell<bool>,
-    done: Cell<bool>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct UnderWay {
-    pub(super) gets: Vec<Started>,
-    pub(super) puts: Vec<Started>,
-    /// What was got to be combined.
-    pub(super) operand: Option<Vec<u64>>,
-}
-
-impl UnderWay {
-    /// All are complete.
-    pub(super) fn clear(&mut self) {
-        self.gets.clear();
-        self.puts.clear();
-    }
-}
-
-/// What collectives had that later ones have again, so that none but the first of its shape allocates. Those that are under way together have each their own; when they have
-/// ended there are as many rooms, [`ROOMS`] at most, none more than twice as long as what was needed [`LATELY`]. They are given back with the team.
-#[derive(Debug, Default)]
-pub(super) struct Spare {
-    /// The shortest first.
-    rooms: RefCell<Vec<Vec<u64>>>,
-    /// How many were asked for since the last look at what is not needed any more, and how many words the longest had to have.
-    asked: Cell<(u32, usize)>,
-    under_way: RefCell<Vec<UnderWay>>,
-}
-
-impl Spare {
-    /// Room for so many bytes, or more; there is something in it.
-    pub(super) fn room(&self, len: usize) -> Vec<u64> {
-        let (words, mut rooms) = (len.div_ceil(8), self.rooms.borrow_mut());
-        let (times, most) = self.asked.get();
-        let (times, most) = (times + 1, most.max(words));
-        self.asked.set(if times == LATELY { (0, 0) } else { (times, most) });
-        if times == LATELY {
-            rooms.retain(|room| room.len() / 2 <= most);
-        }
-        let first = rooms.partition_point(|room| room.len() < words);
-        if first < rooms.len() {
-            return rooms.remove(first);
-        }
-        // In place of the longest, which is too short.
-        drop(rooms.pop());
-        vec![0; words]
-    }
-
-    /// Nobody has it any more.
-    pub(super) fn keep(&self, room: Vec<u64>) {
-        if room.is_empty() {
-            return;
-        }
-        let mut rooms = self.rooms.borrow_mut();
-        let place = rooms.partition_point(|other| other.len() < room.len());
-        rooms.insert(place, room);
-        if rooms.len() > ROOMS {
-            rooms.remove(0);
-        }
-    }
-
-    fn under_way(&self) -> UnderWay {
-        self.under_way.borrow_mut().pop().unwrap_or_default()
-    }
-
-    fn keep_under_way(&self, mut one: UnderWay) {
-        let mut all = self.under_way.borrow_mut();
-        if all.len() < ROOMS {
-            one.clear();
-            all.push(one);
-        }
-    }
-}
-
-/// How far a task is.
-#[derive(Debug, Default)]
-struct Place {
-    part: Cell<usize>,
-    step: Cell<usize>,
-    /// This part has begun.
-    begun: Cell<bool>,
-    /// The claim of a permutation has been made.
-    claimed: Cell<bool>,
-}
-
-impl Task {
-    /// One of which the rest is still to be said. (A site in memory that was just written would be waited for.)
-    #[inline(always)]
-    pub(super) fn new(call: &'static str, at: &'static Location<'static>) -> Task {
-        Task {
-            site: Site { call, at },
-            key: Key::default(),
-            element: || (0, ""),
-            besides: 0,
-            prepared: OnceCell::new(),
-            bases: [Base::Private(std::ptr::null_mut()), Base::Private(std::ptr::null_mut())],
-            combine: None,
-            own_combine: None,
-            source: RefCell::new(vec![]),
-            parts: 1,
-            first: Cell::new(0),
-            started: Cell::new(0),
-            depth: Cell::new(0),
-            place: Place::default(),
-            under_way: RefCell::new(None),
-            has_under_way: Cell::new(false),
-            busy: Cell::new(false),
-            done: Cell::new(false),
-        }
-    }
-
-    /// This is its source until it has ended; where that is.
-    pub(super) fn set_source(&mut self, room: Vec<u64>) -> *mut u8 {
-        let source = self.source.get_mut();
-        *source = room;
-        source.as_mut_ptr().cast()
-    }
-
-    /// It has what combines elements, since its caller does not wait.
-    pub(super) fn keep_combine<T, M: Meets<T>>(&mut self, meets: &M) {
-        if let Some(combine) = meets.owned() {
-            let kept = self.own_combine.insert(combine);
-            self.combine = Some(&raw const **kept);
-        }
-    }
-
-    pub(super) fn under_way(&self, engine: &Engine) -> RefMut<'_, UnderWay> {
-        RefMut::map(self.under_way.borrow_mut(), |all| all.get_or_insert_with(|| engine.spare.under_way()))
-    }
-
-    /// Does this hold of what is under way, if there is anything?
-    pub(super) fn is_under_way(&self, holds: impl FnOnce(&UnderWay) -> bool) -> bool {
-        self.under_way.borrow().as_ref().is_none_or(holds)
-    }
-
-    pub fn is_done(&self) -> bool {
-        self.done.get()
-    }
-
-    /// The number of its first part.
-    pub(super) fn first(&self) -> u64 {
-        self.first.get()
-    }
-
-    pub(super) fn epoch(&self) -> u64 {
-        self.first.get() + self.place.part.get() as u64
-    }
-
-    /// Does it have the context of those that ranks leave together? All ranks agree, for it depends on what is called; if that is not known yet, it does not.
-    fn is_at_home(&self) -> bool {
-        self.prepared.get().is_some_and(|prepared| prepared.at_home)
-    }
-}
-
 /// Before anything unwinds what was borrowed must be free: the network is waited for, unless the task has ended.
 struct Complete<'a> {
     inner: &'a Inner,
@@ -381,82 +158,6 @@ impl Drop for Complete<'_> {
     fn drop(&mut self) {
         if !self.task.is_done() {
             self.inner.complete_far(self.task.site);
-        }
-    }
-}
-
-/// Where a rank waits.
-pub(super) struct Waits<'a> {
-    engine: &'a Engine,
-    site: Site,
-    key: Key,
-    /// What is done, which part of it, the number of the step, and that of the collective.
-    prepared: Option<(&'a Prepared, usize, usize, u64)>,
-    step: Option<&'a Step>,
-    begun: bool,
-    claimed: bool,
-}
-
-impl<'a> Waits<'a> {
-    fn new(engine: &'a Engine, task: &'a Task, step: Option<&'a Step>) -> Waits<'a> {
-        let Place { part, step: number, begun, claimed } = &task.place;
-        let prepared = task.prepared.get().map(|prepared| (&**prepared, part.get(), number.get(), task.epoch()));
-        Waits { engine, site: task.site, key: task.key, prepared, step, begun: begun.get(), claimed: claimed.get() }
-    }
-
-    /// In the step at which the task is.
-    fn of(engine: &'a Engine, task: &'a Task) -> Waits<'a> {
-        let begun = task.prepared.get().filter(|_| task.place.begun.get());
-        let steps = begun.map(|prepared| &prepared.plan(task.place.part.get(), task.epoch()).steps);
-        Waits::new(engine, task, steps.and_then(|steps| steps.get(task.place.step.get())))
-    }
-
-    /// The same of a call without a task, in a step of its only part.
-    pub(super) fn quick(engine: &'a Engine, site: Site, call: &'a Before, epoch: u64, number: usize) -> Waits<'a> {
-        let step = call.prepared.plan(0, epoch).steps.get(number);
-        let prepared = Some((&*call.prepared, 0, number, epoch));
-        Waits { engine, site, key: call.key, prepared, step, begun: true, claimed: true }
-    }
-}
-
-impl fmt::Display for Waits<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Waits { engine, site, key, prepared, step, begun, claimed } = self;
-        let rank = |member: usize| engine.rank_of(member);
-        write!(f, "{site} ({}", key.call())?;
-        if let Some((prepared, part, number, epoch)) = *prepared {
-            let steps = prepared.plan(part, epoch).steps.len();
-            write!(f, ", {}, step {} of {steps}", prepared.algorithm, number + 1)?;
-            if prepared.parts > 1 {
-                write!(f, ", part {} of {}", part + 1, prepared.parts)?;
-            }
-        }
-        let what = |signal: &Signal| match signal {
-            Signal::Entered | Signal::Free => "to enter",
-            Signal::Data => "to pass its data",
-            Signal::Done => "to have read",
-        };
-        match step {
-            Some(Step::Wait { from, signal, .. }) => write!(f, ": for {} {})", rank(*from), what(signal)),
-            Some(Step::Take { from, .. } | Step::TakeCombine { from, .. }) => {
-                write!(f, ": for {} to pass its data)", rank(*from))
-            }
-            Some(Step::Send { to, .. }) => {
-                let posted = prepared.is_some_and(|(prepared, ..)| prepared.posting.is_some());
-                match posted {
-                    // Or one of the last ones before it.
-                    true => write!(f, ": for {} to enter)", rank(engine.farthest_behind())),
-                    false => write!(f, ": for {} to read what came before)", rank(*to)),
-                }
-            }
-            Some(Step::Meet { .. } | Step::Arrive | Step::Last { .. }) => write!(f, ": for all ranks to enter)"),
-            Some(Step::Released) => write!(f, ": for the rank that does it)"),
-            None if !begun => write!(f, ": for collectives before it)"),
-            None if prepared.is_none() && !claimed => {
-                write!(f, ": for {} to enter the permutation before)", rank(key.root() as usize))
-            }
-            None if prepared.is_none() => write!(f, ": for a rank that permutes to this one)"),
-            _ => write!(f, ": for the network)"),
         }
     }
 }
@@ -692,81 +393,6 @@ impl Engine {
         totals.signals.iter().for_each(|&(from, signal, n)| add(&context.peers[from].heard[signal.count()], n));
     }
 
-    /// Waits; false if it does not hold yet and this does not block.
-    #[inline(always)]
-    pub(super) fn wait<const BLOCK: bool>(
-        &self,
-        inner: &Rc<Inner>,
-        task: &Task,
-        step: Option<&Step>,
-        ready: impl Fn() -> bool + Copy,
-    ) -> Result<bool, Aborted> {
-        if inner.check {
-            return self.wait_comparing::<BLOCK>(inner, task, step, &ready);
-        }
-        if ready() {
-            return Ok(true);
-        }
-        if BLOCK {
-            let waits = || Waits::new(self, task, step);
-            let _near = if self.is_near(step) { inner.seat.awaits_near() } else { None };
-            self.wait_in(inner, task.epoch(), waits, ready)?;
-        } else {
-            self.tell_what_was_taken();
-        }
-        Ok(BLOCK)
-    }
-
-    /// Is what a rank waits for in this step done by a rank of its node?
-    fn is_near(&self, step: Option<&Step>) -> bool {
-        match step {
-            Some(Step::Wait { from: member, .. } | Step::Take { from: member, .. })
-            | Some(Step::TakeCombine { from: member, .. } | Step::Send { to: member, .. }) => {
-                self.desk.to(*member).is_some()
-            }
-            // Of other nodes' ranks the first one here is told.
-            Some(Step::Meet { .. } | Step::Arrive | Step::Last { .. } | Step::Released) => {
-                let me = self.desk.rank();
-                self.others.is_empty() || self.nodes.members(self.nodes.of(me)).first() != Some(&me)
-            }
-            _ => false,
-        }
-    }
-
-    /// Waits in the collective that has this number.
-    #[inline(always)]
-    pub(super) fn wait_in<'a>(
-        &'a self,
-        inner: &Rc<Inner>,
-        epoch: u64,
-        waits: impl Fn() -> Waits<'a> + Copy,
-        ready: impl Fn() -> bool + Copy,
-    ) -> Result<(), Aborted> {
-        self.tell_what_was_taken();
-        match self.is_of_all {
-            true => inner.wait_saying(waits, ready),
-            false => self.wait_unless_left(inner, epoch, &waits, &ready),
-        }
-    }
-
-    /// Waits, but not for a member that has left.
-    #[inline(never)]
-    fn wait_unless_left<'a>(
-        &'a self,
-        inner: &Rc<Inner>,
-        epoch: u64,
-        waits: &dyn Fn() -> Waits<'a>,
-        ready: &dyn Fn() -> bool,
-    ) -> Result<(), Aborted> {
-        let left = || self.left_before(epoch);
-        inner.wait_saying(waits, || ready() || left().is_some())?;
-        match left() {
-            // Its leaving was seen, so what it signaled before has been seen, too.
-            Some(member) if !ready() => Err(self.is_left_by(inner, waits().site, member)),
-            _ => Ok(()),
-        }
-    }
-
     /// Signals to a member that is reached by stores.
     #[inline(always)]
     pub(super) fn tell(&self, context: usize, to: usize, signal: Signal) {
@@ -792,30 +418,6 @@ impl Engine {
     pub(super) fn release(&self, context: usize) {
         self.desk.hall(context).release(self.contexts[context].released.get() + 1);
         self.desk.ring_all();
-    }
-
-    /// The same, which also ends when a rank has entered something else.
-    #[cold]
-    fn wait_comparing<const BLOCK: bool>(
-        &self,
-        inner: &Rc<Inner>,
-        task: &Task,
-        step: Option<&Step>,
-        ready: &dyn Fn() -> bool,
-    ) -> Result<bool, Aborted> {
-        let ready = || ready() || (task.place.begun.get() && self.disagrees(task));
-        self.tell_what_was_taken();
-        let is = match BLOCK {
-            true => {
-                let waits = || Waits::new(self, task, step);
-                self.wait_unless_left(inner, task.epoch(), &waits, &ready).map(|()| true)?
-            }
-            false => ready(),
-        };
-        if is && task.place.begun.get() {
-            self.compare(task);
-        }
-        Ok(is)
     }
 
     /// Tells the rank to which this one permutes, and hears from the one that permutes to this.
@@ -874,40 +476,6 @@ mod tests {
         for e in 0..1000 {
             assert!((1..APART).all(|d| context_of(e) != context_of(e + d)), "{e}");
             assert!(context_of(e) < CONTEXTS);
-        }
-    }
-
-    #[test]
-    fn rooms_are_had_again() {
-        let spare = Spare::default();
-        let places = |rooms: [&Vec<u64>; 2]| rooms.map(|room| room.as_ptr());
-        let (short, long) = (spare.room(80), spare.room(800));
-        assert_eq!((short.len(), long.len()), (10, 100));
-        let before = places([&short, &long]);
-        spare.keep(long);
-        spare.keep(short);
-        // Each is long enough, and none is longer than it must be.
-        let (short, long) = (spare.room(73), spare.room(81));
-        assert_eq!(places([&short, &long]), before);
-        spare.keep(short);
-        spare.keep(long);
-        // One that is too short makes way for another.
-        let longest = spare.room(808);
-        assert_eq!((longest.len(), spare.rooms.borrow().len()), (101, 1));
-        spare.keep(longest);
-        (0..2 * ROOMS).for_each(|_| spare.keep(vec![0; 50]));
-        assert_eq!(spare.rooms.borrow().len(), ROOMS);
-        spare.keep(vec![]);
-        assert!(spare.rooms.borrow().iter().all(|room| room.len() >= 50));
-        // What was needed lately stays, and the rest does not.
-        for (len, left) in [(400, ROOMS), (160, 0)] {
-            for _ in 0..2 * LATELY {
-                let room = spare.room(len);
-                spare.keep(room);
-            }
-            let rooms = spare.rooms.borrow();
-            assert!(rooms.iter().filter(|room| room.len() >= 50).count() <= left, "{len}: {rooms:?}");
-            assert!(!rooms.is_empty() && rooms.iter().all(|room| room.len() / 2 <= len / 8), "{len}: {rooms:?}");
         }
     }
 }
