@@ -57,12 +57,17 @@ fn ranks() {
                 job.gather_all(&one).algorithm("flat").counts(&[4; 4]).to(&mut all).run(); // @named
             }
             ("called", 1) => job.rpc(Rank(2), |job, ()| job.broadcast(&mut [0u8; 9]).run(), ()).wait(), // @called
-            ("never" | "never, started" | "never, reduced" | "killed" | "killed, started", 1) => {
+            ("never" | "never, started" | "never, reduced" | "never, posted" | "killed" | "killed, started", 1) => {
                 job.println("ready");
                 job.wait_until(|| false);
             }
             ("never" | "killed", _) => job.broadcast(&mut one).root(TeamRank(1)).run(), // @never
             ("never, reduced", _) => assert_eq!(job.value(1).sum(), 4),                 // @never_reduced
+            // Its root posts as many letters as it may before somebody must have come.
+            ("never, posted", _) => (0..1000).for_each(|_| {
+                let word = job.broadcast(&mut one).root(TeamRank(2)).sync(In::My, Out::My);
+                word.algorithm("flat:post").run() // @never_posted
+            }),
             ("never, started" | "killed, started", _) => job.scope(|s| {
                 let event = job.gather_all(&array).to(&mut all).sync(In::All, Out::My).start(s); // @never_started
                 event.wait();
@@ -160,14 +165,20 @@ fn mistakes() {
 #[test]
 fn a_rank_that_never_comes_is_reported() {
     let (never, started, reduced) = (at!("never"), at!("never_started"), at!("never_reduced"));
+    let posted = at!("never_posted");
     for (mapping, reference) in [(Threads, "0"), (Processes, "0"), (Hybrid, "0"), (Hybrid, "1")] {
         for (case, parts) in [
             ("never", ["waiting in broadcast at ", &never, "root 1", "for rank 1 to pass its data"]),
             ("never, started", ["waiting in gather_all at ", &started, "step 2 of ", "for all ranks to enter"]),
             ("never, reduced", ["waiting in all_reduce at ", &reduced, "step ", "for rank "]),
+            ("never, posted", ["waiting in broadcast at ", &posted, "flat:post, step ", "for rank 1 to enter"]),
         ] {
+            // Letters are posted where all share memory.
+            if case == "never, posted" && reference == "1" {
+                continue;
+            }
             let running = job(mapping, case).env("PARTAGE_REFERENCE", reference).start();
-            running.report_says(|text| text.lines().any(|line| parts.iter().all(|part| line.contains(part))));
+            running.report_says(|text| text.lines().any(|line| parts.iter().all(|part| line.contains(*part))));
             running.signal(libc::SIGTERM);
             assert_eq!(running.wait().code, 143);
         }
