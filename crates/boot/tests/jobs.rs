@@ -112,6 +112,17 @@ fn programs_that_know_nothing_of_us() {
     assert!(ended.why.unwrap().ends_with(") exited with code 1"));
 }
 
+/// Libfabric is asked to keep fewer receives than it does of itself, if the user has not said how many.
+#[test]
+fn what_libfabric_is_told() {
+    for (said, has) in [(None, "1024"), (Some("64"), "64")] {
+        let mut spec = Spec::new("sh", 2);
+        spec.args = vec!["-c".into(), format!("[ \"$FI_OFI_RXM_MSG_RX_SIZE\" = {has} ]").into()];
+        spec.env.extend(said.map(|n| ("FI_OFI_RXM_MSG_RX_SIZE".into(), n.into())));
+        assert_eq!(run(&spec).unwrap(), Ended { code: 0, why: None }, "{said:?}");
+    }
+}
+
 #[test]
 fn what_cannot_be_started() {
     let line = |spec: Spec| run(&spec).unwrap_err().to_string();

@@ -107,16 +107,23 @@ pub fn ping(board: &Board, me: usize, trips: u64) {
     pass(&board.ping.0, me, trips);
 }
 
-/// The same over a word that is zero, and is so again afterwards.
+/// The same over a word that is zero, and is so again afterwards. (On one core, as hosts of two ranks may have it, the other needs a turn.)
 pub fn pass(word: &AtomicU64, me: usize, trips: u64) {
+    let until = |value| {
+        while !(0..1 << 16).any(|_| word.load(Acquire) == value) {
+            std::thread::yield_now();
+        }
+    };
     for i in 0..trips {
         let mine = 2 * i + me as u64;
-        while word.load(Acquire) != mine {}
+        until(mine);
         // The last store leaves the word as the first load expects it.
         word.store((mine + 1) % (2 * trips), Release);
     }
     // Rank 0 is done when the line has come back.
-    while me == 0 && word.load(Acquire) != 0 {}
+    if me == 0 {
+        until(0);
+    }
 }
 
 /// A barrier of two: both flags in one line, a store, a spin.

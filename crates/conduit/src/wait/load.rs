@@ -27,7 +27,7 @@ impl Default for Sleepers {
 }
 
 impl Sleepers {
-    /// Are there any? After a [`light_fence`] that follows the publication.
+    /// Are there any? After a [`light_fence`](crate::sync::light_fence) that follows the publication.
     #[inline(always)]
     pub fn any(&self) -> bool {
         self.count.load(Relaxed) != 0
