@@ -172,9 +172,10 @@ fn strangers(job: &Job, cells: GlobalPtr<u64>) {
         assert_eq!(job.rpc(to, |job, ()| job.rank(), ()).wait(), to);
         cells.on(to).add(1).put(job, round);
     };
-    // All buffers are used once before strangers come.
+    // All buffers are used once before strangers come, and all scratch.
     let (mut rounds, mut dropped) = (300u64, false);
     (0..rounds).for_each(work);
+    (0..100).for_each(|_| _ = job.value(0).broadcast(TeamRank(0)));
     job.barrier();
     let (before, files) = (Rss::now(), descriptors());
     job.println(format!("{me} listens at {:?}", ports()));
