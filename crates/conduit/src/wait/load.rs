@@ -1,4 +1,5 @@
-//! What keeps a core beside the ranks that wait for it: what others run on it, and what ranks do in this library themselves.
+//! What ranks of a node know of each other while they wait: how many sleep, until when none yields because others' programs run on a core, and how
+//! long ranks were busy with work of this library, which is no such load.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*, ticks_per_us};
 

@@ -35,9 +35,7 @@ impl Base {
             },
         }
     }
-}
 
-impl Base {
     /// Where the part of a member begins, in its half.
     pub(in crate::coll) fn at(&self, engine: &Engine, member: usize) -> At {
         At { rank: engine.rank_of(member).0, offset: self.offset(member) }

@@ -170,7 +170,7 @@ impl Engine {
         }
     }
 
-    /// The same, which also ends when a rank has entered something else.
+    /// As [`wait`](Self::wait), which also ends when a rank has entered something else.
     #[cold]
     fn wait_comparing<const BLOCK: bool>(
         &self,
