@@ -1,6 +1,7 @@
 //! `partage demo`: heat spreads over a plate. One program, the example `heat`, runs as threads, as processes and as a mix of
 //! both, and must give, to the last bit, what a serial run gives.
 
+use crate::scratch::Scratch;
 use clap::Args;
 use heat::{Plate, serial};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -82,20 +83,18 @@ pub fn demo(options: Options) -> i32 {
 /// One job of this program; its time and the plate.
 fn job(name: &str, ranks: usize, procs: usize, size: usize, steps: u32) -> Result<(Duration, Vec<f64>), String> {
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-    let file = std::env::temp_dir().join(format!("partage-demo-{}-{name}", std::process::id()));
+    let result = Scratch::new()?;
     let mut spec = Spec::new(program, ranks);
     spec.procs = procs;
     spec.args =
-        vec!["demo-rank".into(), name.into(), size.to_string().into(), steps.to_string().into(), (&file).into()];
+        vec!["demo-rank".into(), name.into(), size.to_string().into(), steps.to_string().into(), result.path().into()];
     let begun = Instant::now();
     let ended = partage::launcher::launch(&spec).map_err(|e| e.to_string())?;
     let time = begun.elapsed();
-    let bytes = std::fs::read(&file);
-    let _ = std::fs::remove_file(&file);
     if ended.code != 0 {
         return Err(ended.why.unwrap_or_else(|| format!("ended with code {}", ended.code)));
     }
-    let bytes = bytes.map_err(|e| format!("no result: {e}"))?;
+    let bytes = result.take()?;
     Ok((time, bytes.chunks_exact(8).map(|b| f64::from_ne_bytes(b.try_into().expect("eight bytes"))).collect()))
 }
 

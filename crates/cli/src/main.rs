@@ -14,6 +14,7 @@ mod bench;
 mod demo;
 mod info;
 mod run;
+mod scratch;
 mod tune;
 
 use clap::{Parser, Subcommand};

@@ -23,6 +23,7 @@ mod ranks;
 mod signal;
 mod wire;
 
+use crate::scratch::Scratch;
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -319,7 +320,7 @@ enum How {
     /// By sides that live on hosts and take turns; needs `--hosts`.
     Hosts(network::hosts::What),
     /// By the driver: the seconds of one round. The path is that of a file it may use.
-    Driver(fn(&Path) -> Result<f64, String>),
+    Driver(fn(&Scratch) -> Result<f64, String>),
 }
 
 impl Mapping {
@@ -381,7 +382,7 @@ const fn beside(
     Figure { name, unit: "×", limit, most: 9, how }
 }
 
-const fn driver(name: &'static str, limit: Limit, what: fn(&Path) -> Result<f64, String>) -> Figure {
+const fn driver(name: &'static str, limit: Limit, what: fn(&Scratch) -> Result<f64, String>) -> Figure {
     Figure { name, unit: "s", limit, most: usize::MAX, how: How::Driver(what) }
 }
 
@@ -522,8 +523,8 @@ impl Figure {
     }
 
     fn measure(&self, rounds: usize, cores: &[usize]) -> Result<Measured, String> {
-        let out = std::env::temp_dir().join(format!("partage-bench-{}", std::process::id()));
-        let result = match self.how {
+        let out = Scratch::new()?;
+        match self.how {
             How::Hosts(_) => Err("only sides on hosts measure it".into()),
             How::Driver(what) => (0..rounds).map(|_| what(&out)).collect::<Result<_, _>>().map(Measured::absolute),
             How::Job { ranks, mapping, against: None, .. } => self.run(ranks, mapping, rounds, cores, &out),
@@ -547,9 +548,7 @@ impl Figure {
                 let run = |mapping| self.run(ranks, mapping, ROUNDS_OF_ONE, cores, &out);
                 compare(rounds, |m| m.ratio, || run(mapping), || run(other))
             }
-        };
-        let _ = std::fs::remove_file(&out);
-        result
+        }
     }
 
     /// What a job of this figure says.
@@ -559,10 +558,10 @@ impl Figure {
         mapping: Mapping,
         rounds: usize,
         cores: &[usize],
-        out: &Path,
+        out: &Scratch,
     ) -> Result<Measured, String> {
         let mut spec = this_program(ranks, &[self.name, &rounds.to_string()])?;
-        spec.args.push(out.into());
+        spec.args.push(out.path().into());
         spec.procs = match mapping {
             Threads => 1,
             Hybrid => 2,
@@ -585,7 +584,7 @@ impl Figure {
         topology::allow(&cores[..if mapping == OwnCores { cores.len() } else { 2 }]);
         let ended = launch(&spec);
         topology::allow(cores);
-        ended.and_then(|()| read(out)).and_then(|line| line.parse())
+        ended.and_then(|()| out.take_text()).and_then(|line| line.parse())
     }
 
     fn within(&self, m: &Measured) -> Option<bool> {
@@ -706,12 +705,8 @@ fn launch(spec: &Spec) -> Result<(), String> {
     }
 }
 
-fn read(file: &Path) -> Result<String, String> {
-    std::fs::read_to_string(file).map_err(|e| format!("no result: {e}"))
-}
-
 /// A job of 16 processes that do nothing, from the launch to its end.
-fn start_16(_: &Path) -> Result<f64, String> {
+fn start_16(_: &Scratch) -> Result<f64, String> {
     let spec = this_program(16, &["empty"])?;
     let start = Instant::now();
     launch(&spec)?;
@@ -719,23 +714,23 @@ fn start_16(_: &Path) -> Result<f64, String> {
 }
 
 /// A program that starts a job of 16 threads that do nothing: the seconds of that call, and of the whole program.
-fn embedded(out: &Path) -> Result<(f64, f64), String> {
+fn embedded(out: &Scratch) -> Result<(f64, f64), String> {
     let spec = this_program(1, &["embedded", "1"])?;
     let mut command = Command::new(&spec.program);
-    command.args(&spec.args).arg(out);
+    command.args(&spec.args).arg(out.path());
     let start = Instant::now();
     let status = command.status().map_err(|e| e.to_string())?;
     let whole = start.elapsed().as_secs_f64();
     if !status.success() {
         return Err(format!("the program ended with {status}"));
     }
-    let inside: Measured = read(out)?.parse()?;
+    let inside: Measured = out.take_text()?.parse()?;
     Ok((inside.value, whole))
 }
 
 /// The library and all that it needs, compiled from nothing.
-fn cold_build(scratch: &Path) -> Result<f64, String> {
-    let target = scratch.with_extension("target");
+fn cold_build(_: &Scratch) -> Result<f64, String> {
+    let target = std::env::temp_dir().join(format!("partage-build-{}", std::process::id()));
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut cargo = Command::new("cargo");
     cargo.current_dir(sources).args(["build", "--release", "--package", "partage", "--target-dir"]).arg(&target);

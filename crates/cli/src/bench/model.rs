@@ -14,7 +14,8 @@ use super::coll::sampler::{Sampler, Samples, What};
 use super::coll::stage::MOST_RANKS;
 use super::measure::median;
 use super::ranks::now_ns;
-use super::{digits, launch, read, say_if_disturbed, this_program, ticks};
+use super::{digits, launch, say_if_disturbed, this_program, ticks};
+use crate::scratch::Scratch;
 use crate::tune::cells::{can_run, candidates, is_sensible};
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
@@ -239,19 +240,17 @@ impl Numbers {
         if topology::allowed_cores().len() < 2 {
             return Err("two cores are needed to measure; or give all numbers".into());
         }
-        let out = std::env::temp_dir().join(format!("partage-model-{}", std::process::id()));
+        let out = Scratch::new()?;
         let mut spec = this_program(2, &[RANK, "1"])?;
-        spec.args.push(out.as_path().into());
+        spec.args.push(out.path().into());
         for (name, value) in [("PARTAGE_BIND", "core"), ("PARTAGE_PROFILE", "none")] {
             spec.env.push((name.into(), value.into()));
         }
         if apart {
             spec.env.push(("PARTAGE_NODE".into(), "process".into()));
         }
-        let line = launch(&spec).and_then(|()| read(&out));
-        // It was only for this.
-        let _ = std::fs::remove_file(&out);
-        let line = line?;
+        launch(&spec)?;
+        let line = out.take_text()?;
         let numbers: Vec<f64> = line.split_whitespace().filter_map(|n| n.parse().ok()).collect();
         let &[call, latency, overhead, gap, byte, copy] = &numbers[..] else {
             return Err(format!("not a result: {line:?}"));

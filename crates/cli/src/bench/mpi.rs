@@ -8,6 +8,7 @@
 use super::floor::{self, Board, Flagged};
 use super::measure::{Measured, Round, Tally};
 use super::ranks::now_ns;
+use crate::scratch::Scratch;
 use clap::Args;
 use partage_conduit::shm::segment::{HUGE, Mapping};
 use partage_conduit::topology;
@@ -119,18 +120,16 @@ impl Library {
 
     /// The same over hosts with so many slots each, which it reaches by a remote shell; it runs itself on one of them. Between hosts
     /// it uses TCP, on a host memory. Who waits yields.
-    pub fn add_over_hosts(&self, command: &mut Command, shell: &Path, slots: &str, ranks: usize) {
+    pub fn add_over_hosts(&self, command: &mut Command, shell: &str, slots: &str, ranks: usize) {
         command.arg(self.launcher).args(self.options).args(self.sharing);
-        command.args(["--mca", "plm", "rsh", "--mca", "plm_rsh_agent"]).arg(shell);
+        command.args(["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", shell]);
         command.args(["--mca", "pml", "ob1", "--mca", "btl", "tcp,vader,self"]);
         command.args(["-H", slots, "-n", &ranks.to_string()]);
     }
 
-    /// What two processes of it measure. The path is that of a file that may be used.
-    pub fn measure(&self, way: Way, len: usize, read: bool, rounds: usize, out: &Path) -> Result<Measured, String> {
-        let memory = out.with_extension("memory");
-        let made = std::fs::File::create(&memory).and_then(|file| file.set_len(LEN as u64));
-        made.map_err(|e| format!("{}: {e}", memory.display()))?;
+    /// What two processes of it measure, and leave there.
+    pub fn measure(&self, way: Way, len: usize, read: bool, rounds: usize, out: &Scratch) -> Result<Measured, String> {
+        let memory = Scratch::zeroed(LEN)?;
         let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
         let mut command = self.command(2, false);
         if way.is_far() {
@@ -143,15 +142,14 @@ impl Library {
             Way::Stream => "stream",
         };
         command.arg(program).args(["bench-mpi", self.name, way]);
-        command.args([len.to_string(), read.to_string(), rounds.to_string()]).arg(&memory).arg(out);
+        command.args([len.to_string(), read.to_string(), rounds.to_string()]).arg(memory.path()).arg(out.path());
         let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
-        let _ = std::fs::remove_file(&memory);
         let ended = ended.map_err(|e| format!("{}: {e}", self.launcher))?;
         if !ended.status.success() {
             let said = String::from_utf8_lossy(&ended.stderr).trim().replace('\n', " | ");
             return Err(format!("{} ended with {}: {said}", self.launcher, ended.status));
         }
-        super::read(out).and_then(|line| line.parse())
+        out.take_text().and_then(|line| line.parse())
     }
 }
 
@@ -203,10 +201,6 @@ fn measured(options: &Options) -> Result<(), String> {
     let (mut turn, mut epoch) = (0, 0);
     let mut meet = || floor::pair_barrier(memory.board, me, &mut epoch);
     meet();
-    if me == 0 {
-        // Both have opened it. What is still there is removed by the driver.
-        let _ = std::fs::remove_file(&options.memory);
-    }
     let handoff = |meet: &mut dyn FnMut()| {
         meet();
         let start = now_ns();

@@ -52,7 +52,7 @@ pub struct Options {
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u64).range(2..=MOST_RANKS as u64))]
     ranks: Vec<u64>,
-    /// Bytes of a block [default: 8 to 1m]
+    /// Bytes of a block; each stands for lengths that are nearer to it than to another one [default: 8 to 1m]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = size)]
     bytes: Vec<usize>,
     /// The profile to write [default: the one that jobs read]

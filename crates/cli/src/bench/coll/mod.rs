@@ -28,6 +28,7 @@ use super::measure::{Measured, Round, Tally, median};
 use super::mpi::{Library, MPICH, OPEN_MPI};
 use super::network::hosts;
 use super::{digits, say_if_disturbed, ticks};
+use crate::scratch::Scratch;
 use cells::{Cell, Mode, Operation, is_named};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
@@ -296,7 +297,7 @@ struct Sides {
 
 /// Programs that take turns: each is one side of a stage.
 pub struct Programs {
-    path: PathBuf,
+    file: Scratch,
     stage: &'static Stage,
     all: Vec<(&'static str, Child)>,
     /// All of them have answered.
@@ -482,9 +483,9 @@ impl Sides {
 impl Programs {
     /// None yet.
     pub fn new() -> Result<Programs, String> {
-        let path = std::env::temp_dir().join(format!("partage-bench-{}.stage", std::process::id()));
-        let stage = Stage::create(&path)?;
-        Ok(Programs { path, stage, all: vec![], are_there: false })
+        let file = Stage::file()?;
+        let stage = Stage::open(&file.path())?;
+        Ok(Programs { file, stage, all: vec![], are_there: false })
     }
 
     /// Starts a job of so many ranks, each bound to a core, with what `more` says about its start.
@@ -499,7 +500,7 @@ impl Programs {
     pub fn add(&mut self, mut launcher: Command, name: &'static str, args: &[&str]) -> Result<(), String> {
         let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
         let side = self.all.len().to_string();
-        launcher.arg(program).args(["bench-side", &side, name]).arg(&self.path).args(args);
+        launcher.arg(program).args(["bench-side", &side, name]).arg(self.file.path()).args(args);
         let prepare = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?);
         // SAFETY: one system call between fork and exec; it neither allocates nor locks. Launchers end their ranks when they
         // are told to end, and so they do if this process does not live to tell them.
@@ -509,15 +510,12 @@ impl Programs {
         Ok(())
     }
 
-    /// Asks one, and sleeps until it has answered. Before the first time all are awaited: who still starts would disturb. Then nobody
-    /// needs the name of the file any more, and nobody can be added.
+    /// Asks one, and sleeps until it has answered. Before the first time all are awaited: who still starts would disturb.
     pub fn ask(&mut self, side: usize, order: Order) -> Result<f64, String> {
         if !std::mem::replace(&mut self.are_there, true) {
             for side in 0..self.all.len() {
                 self.ask_one(side, Order::Handoff)?;
             }
-            // What is still there when this ends is removed then.
-            let _ = std::fs::remove_file(&self.path);
         }
         self.ask_one(side, order)
     }
@@ -554,7 +552,6 @@ impl Drop for Programs {
             let _ = kill_process(Pid::from_child(child), Signal::TERM);
             let _ = child.wait();
         }
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 

@@ -10,6 +10,7 @@ use super::super::floor::{self, Line};
 use super::super::measure::median;
 use super::super::ranks::now_ns;
 use super::cells::{Mode, Operation};
+use crate::scratch::Scratch;
 use partage_conduit::shm::segment::{HUGE, Mapping};
 use rustix::thread::futex;
 use std::fs::OpenOptions;
@@ -167,14 +168,12 @@ impl Order {
 }
 
 impl Stage {
-    /// A new file.
-    pub fn create(path: &Path) -> Result<&'static Stage, String> {
-        let made = std::fs::File::create(path).and_then(|file| file.set_len(LEN as u64));
-        made.map_err(|e| format!("{}: {e}", path.display()))?;
-        Stage::open(path)
+    /// A file for one.
+    pub fn file() -> Result<Scratch, String> {
+        Scratch::zeroed(LEN)
     }
 
-    /// The file that the driver has made.
+    /// The one in the file that the driver has made.
     pub fn open(path: &Path) -> Result<&'static Stage, String> {
         let file = OpenOptions::new().read(true).write(true).open(path);
         let file = file.map_err(|e| format!("{}: {e}", path.display()))?;
@@ -351,8 +350,8 @@ mod tests {
 
     #[test]
     fn sides_take_turns() {
-        let path = std::env::temp_dir().join(format!("partage-stage-{}", std::process::id()));
-        let stage = Stage::create(&path).unwrap();
+        let file = Stage::file().unwrap();
+        let stage = Stage::open(&file.path()).unwrap();
         let done = [AtomicU64::new(0), AtomicU64::new(0)];
         std::thread::scope(|s| {
             for (side, done) in done.iter().enumerate() {
@@ -379,6 +378,5 @@ mod tests {
         });
         let all: u64 = (1..20).map(|batches| 7 * batches).map(|calls| 2 * (calls + calls / 8 + 1)).sum();
         assert_eq!(done.map(AtomicU64::into_inner), [all, all]);
-        let _ = std::fs::remove_file(&path);
     }
 }

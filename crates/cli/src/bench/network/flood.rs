@@ -3,7 +3,8 @@
 //! What counts is how much slower that is with the memory for messages that a process has by default
 //! (`PARTAGE_AM_MEMORY`) than with so much that nobody ever waits for credits.
 
-use crate::bench::{Figure, Limit, driver, launch, read, this_program};
+use crate::bench::{Figure, Limit, driver, launch, this_program};
+use crate::scratch::Scratch;
 use partage::am::Request;
 use partage::prelude::*;
 use std::path::Path;
@@ -26,15 +27,15 @@ static ARRIVED: AtomicU64 = AtomicU64::new(0);
 static ARRIVE: Request<()> = Request::new(|_, _, (), _| _ = ARRIVED.fetch_add(1, Relaxed));
 
 /// How often the time with a setting at its largest the time by default is.
-fn slowdown(out: &Path) -> Result<f64, String> {
+fn slowdown(out: &Scratch) -> Result<f64, String> {
     let time = |memory: Option<&str>| {
         let mut spec = this_program(RANKS, &[RANK, "1"])?;
-        spec.args.push(out.into());
+        spec.args.push(out.path().into());
         spec.procs = PROCESSES;
         spec.env.push(("PARTAGE_NODE".into(), "process".into()));
         spec.env.extend(memory.map(|bytes| ("PARTAGE_AM_MEMORY".into(), bytes.into())));
         launch(&spec)?;
-        read(out)?.trim().parse::<f64>().map_err(|e| e.to_string())
+        out.take_text()?.trim().parse::<f64>().map_err(|e| e.to_string())
     };
     const LARGEST: Option<&str> = Some("4G");
     // In turns that are the same both ways.

@@ -17,6 +17,7 @@ use crate::bench::measure::{Measured, Round, Tally};
 use crate::bench::mpi::OPEN_MPI;
 use crate::bench::wire::Wire;
 use crate::bench::{Figure, How, Limit, launch, this_program};
+use crate::scratch::Scratch;
 use clap::Args;
 use partage::prelude::*;
 use partage_boot::{Host, Hosts};
@@ -25,8 +26,6 @@ use partage_conduit::topology;
 use partage_plan::coll::model::{Link, Machine, cost};
 use partage_plan::coll::{Flow, Kind, Nodes, OpKind, Setting, Table};
 use std::ffi::OsString;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
@@ -139,18 +138,8 @@ pub struct Sides {
     hosts: Hosts,
     programs: Programs,
     /// What an MPI's launcher calls as its remote shell.
-    shell: Script,
+    script: Option<Scratch>,
     has_mpi: bool,
-}
-
-/// A file that goes with this.
-struct Script(PathBuf);
-
-impl Drop for Script {
-    fn drop(&mut self) {
-        // It is written only where there is an MPI.
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 impl Sides {
@@ -163,8 +152,7 @@ impl Sides {
         let this = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
         let list = options.hosts.iter().map(Host::new).collect();
         let hosts = Hosts { list, shell, agent: vec![this.clone().into(), "agent".into()] };
-        let path = std::env::temp_dir().join(format!("partage-bench-{}.rsh", std::process::id()));
-        let mut sides = Sides { hosts, programs: Programs::new()?, shell: Script(path), has_mpi: false };
+        let mut sides = Sides { hosts, programs: Programs::new()?, script: None, has_mpi: false };
         let names = options.hosts.join(",");
         // Two hosts pass raw messages.
         for (name, on, each) in [("ours", &options.hosts[..], RANKS), (WIRE_NAME, &options.hosts[..2], 1)] {
@@ -184,21 +172,23 @@ impl Sides {
     }
 
     /// Open MPI's launcher, on the first host.
-    fn mpirun(&self, rsh: &str, names: &str) -> Result<Command, String> {
+    fn mpirun(&mut self, rsh: &str, names: &str) -> Result<Command, String> {
         // It gives options, the host, and a command that is quoted for a shell, as for ssh. Hosts of one machine have its name; MPI
         // would take them for one.
         let script = format!(
             "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1\nshift\n\
              exec {rsh} \"$host\" unshare --uts sh -c \"hostname $host; exec $*\"\n"
         );
-        let path = &self.shell.0;
-        let written = std::fs::write(path, script)
-            .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)));
-        written.map_err(|e| format!("{}: {e}", path.display()))?;
+        let script = self.script.insert(Scratch::with(script.as_bytes())?).path();
         let mut command = Command::new(&self.hosts.shell[0]);
         command.args(&self.hosts.shell[1..]).arg(&self.hosts.list[0].name);
         let slots: Vec<String> = names.split(',').map(|name| format!("{name}:{RANKS}")).collect();
-        OPEN_MPI.add_over_hosts(&mut command, path, &slots.join(","), RANKS * self.hosts.list.len());
+        OPEN_MPI.add_over_hosts(
+            &mut command,
+            &format!("sh {}", script.display()),
+            &slots.join(","),
+            RANKS * self.hosts.list.len(),
+        );
         Ok(command)
     }
 
