@@ -5,11 +5,12 @@
 //! Any other failure ends the process, after telling the launcher, which says the line once and ends the others.
 
 use partage_boot::Boot;
+use partage_conduit::sync::now_ns;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, Location, PanicHookInfo, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// The exit code of a process in which a rank panicked.
@@ -25,6 +26,8 @@ thread_local! {
     /// What ends the job of this rank, if not the end of the process.
     static END: RefCell<Option<End>> = const { RefCell::new(None) };
     static LINE: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// When it panicked last, by `now_ns`, for its other threads; it may have been caught since.
+    static PANICKED_AT: Arc<AtomicU64> = Arc::default();
     /// The panic before that one, which it may have interrupted.
     static BEFORE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
@@ -144,17 +147,21 @@ pub(crate) fn unwound(payload: Box<dyn Any + Send>) -> Unwound {
 /// Marks this thread as a rank's until the guard is dropped.
 pub(crate) fn enter_rank(rank: u32, host: &str, quiet: bool, end: impl Fn(&str) + 'static) -> impl Drop {
     static HOOK: Once = Once::new();
-    if quiet {
-        HOOK.call_once(|| {
-            let before = std::panic::take_hook();
-            std::panic::set_hook(Box::new(move |info| keep_line(info, &before)));
-        });
-    }
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if this_rank().is_some() {
+                panicked_at().store(now_ns(), Relaxed);
+            }
+            keep_line(info, &before);
+        }));
+    });
     RANK.set(Some(rank));
     HOST.set(host.into());
     QUIET.set(quiet);
     END.set(Some(Box::new(end)));
     LINE.set(None);
+    panicked_at().store(0, Relaxed);
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
@@ -164,6 +171,11 @@ pub(crate) fn enter_rank(rank: u32, host: &str, quiet: bool, end: impl Fn(&str) 
         }
     }
     Leave
+}
+
+/// When the rank whose thread this is panicked last; whoever knows that this was caught stores 0.
+pub(crate) fn panicked_at() -> Arc<AtomicU64> {
+    PANICKED_AT.with(Arc::clone)
 }
 
 /// The rank whose thread this is, if it is one's.

@@ -41,7 +41,9 @@
 //!   nobody else writes it. A post of another thread between the two would be lost, even if it is a read-modify-write itself. The
 //!   threads of a rank are several producers; so a remote refuses such a semaphore, whoever else posts to it.
 //! * **The end.** When the rank has returned from its program, or the job was aborted, every call panics and says that the job is
-//!   over, and so does every thread that waits in one. A rank's own thread is refused: it has its job.
+//!   over, and so does every thread that waits in one. A rank that panics does nothing for others, and may be about to join
+//!   them, as the end of a scope of threads does: a call that has waited for it for five seconds since panics, too. A rank's own thread is refused:
+//!   it has its job.
 
 use crate::am::{self, Request, in_handler};
 use crate::atomic::{Number, adding};
@@ -54,13 +56,14 @@ use bytemuck::Pod;
 use partage_conduit::contract::{At, Outside};
 use partage_conduit::record::Site;
 use partage_conduit::shm::Node;
-use partage_conduit::sync::{full_fence, light_fence};
+use partage_conduit::sync::{full_fence, light_fence, now_ns};
 use partage_conduit::wait::Crowd;
 use partage_conduit::word::Atomic;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// What a rank's other threads reach the job by. `Send`, `Sync` and cheap to clone; see the [module](self).
 #[derive(Clone, Debug)]
@@ -299,7 +302,12 @@ pub(crate) struct Desk {
     errands: Mutex<VecDeque<Arc<Errand>>>,
     /// Does the rank run one? Its own.
     runs: AtomicBool,
+    /// When the rank panicked, if it has not made progress since.
+    panicked_at: Arc<AtomicU64>,
 }
+
+/// How long a rank that has panicked is waited for. It may have caught that and compute; then it makes progress some time.
+const UNWINDS: Duration = Duration::from_secs(5);
 
 /// Something that a rank's own thread does for another one, which sleeps. Whoever has it owns all its bytes, so that either
 /// of the two may leave.
@@ -335,7 +343,7 @@ enum Done {
 impl Desk {
     pub fn new(node: Arc<Node>, rank: Rank, reference: bool) -> Desk {
         let (over, errands, runs) = Default::default();
-        Desk { node, rank, reference, over, errands, runs }
+        Desk { node, rank, reference, over, errands, runs, panicked_at: fail::panicked_at() }
     }
 
     pub fn rank(&self) -> Rank {
@@ -349,6 +357,12 @@ impl Desk {
     /// Is the rank at its end, or the job aborted?
     pub fn is_over(&self) -> bool {
         self.over.load(Acquire) || self.node.is_aborted()
+    }
+
+    /// Has the rank panicked, and done nothing for others for long?
+    fn is_left_alone(&self) -> bool {
+        let at = self.panicked_at.load(Relaxed);
+        at != 0 && Duration::from_nanos(now_ns().saturating_sub(at)) > UNWINDS
     }
 
     /// Panics if it is.
@@ -427,8 +441,11 @@ impl Desk {
         self.count().store(errands.len(), Relaxed);
         drop(errands);
         self.node.wake(self.rank.index());
-        errand.crowd.until(|| errand.done.get().is_some() || self.is_over());
+        errand.crowd.until(|| errand.done.get().is_some() || self.is_over() || self.is_left_alone());
         match errand.done.get() {
+            None if !self.is_over() => {
+                panic!("{}: {}: the rank has panicked, and does nothing for its threads any more", self.rank, site.call)
+            }
             None | Some(Done::Over) => panic!("{}: {}: the job is over", self.rank, site.call),
             Some(done) => done.clone(),
         }
@@ -467,6 +484,9 @@ impl Inner {
         let may = !self.calls.is_running() && !in_handler() && !self.seat.waiter().aborted();
         if !may || desk.runs.swap(true, Relaxed) {
             return false;
+        }
+        if !std::thread::panicking() {
+            desk.panicked_at.store(0, Relaxed);
         }
         let mut ran = false;
         // As many as there are now: threads that always have more do not keep the rank from what it waits for.

@@ -1,5 +1,6 @@
 //! Threads that use a remote when its rank has come to its end, or its job was aborted: they are told, and nothing is touched.
 
+use partage::am::Request;
 use partage::prelude::*;
 use partage::signal::SharedSemaphore;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -74,4 +75,35 @@ fn threads_hear_of_a_failure() {
     for said in heard {
         assert!(said.starts_with("rank ") && said.ends_with(": the job is over"), "{said}");
     }
+}
+
+static NOTHING: Request<u64> = Request::new(|_, _, _, _| ());
+
+/// What they wait for is for the rank to do, which joins them as it unwinds.
+#[test]
+fn threads_hear_of_a_rank_that_panics_in_their_scope() {
+    let heard = Mutex::new(vec![]);
+    let failed = said(|| {
+        partage::test(2, |job| {
+            job.register_handlers(&[&NOTHING]);
+            // A panic that is caught is none: what a thread waits for is done when the rank makes progress.
+            assert_eq!(said(|| panic!("{}", "caught")), "caught");
+            let (remote, to) = (job.remote(), job.neighbor(1));
+            std::thread::scope(|s| {
+                let sent = s.spawn(|| remote.am(to, &NOTHING, 1, &[]));
+                job.wait_until(|| sent.is_finished());
+            });
+            job.barrier();
+            if job.rank().0 == 1 {
+                std::thread::scope(|s| {
+                    s.spawn(|| heard.lock().unwrap().push(said(|| remote.am(to, &NOTHING, 1, &[]))));
+                    panic!("enough");
+                });
+            }
+            job.barrier();
+        });
+    });
+    assert!(failed.starts_with("rank 1 on ") && failed.ends_with("enough"), "{failed}");
+    let text = "rank 1: remote.am: the rank has panicked, and does nothing for its threads any more";
+    assert_eq!(*heard.lock().unwrap(), [text]);
 }
