@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
 
 /// The cases.
-pub const CASES: [Case; 14] = [
+pub const CASES: [Case; 15] = [
     ("atomics on every width do what they say", atomics),
     ("atomics of every type, in every order, started", every_type),
     ("atomics of all ranks on one word lose nothing", contended_atomics),
@@ -26,6 +26,7 @@ pub const CASES: [Case; 14] = [
     ("events after their end", twice),
     ("a domain's atomics of every type", domain_of_every_type),
     ("a domain's atomics of all ranks on one word", contended_domain),
+    ("a domain's words of a rank that computes", domain_of_who_computes),
     ("a domain's rules", domain_rules),
 ];
 
@@ -648,6 +649,34 @@ fn contended_domain(job: &Job) {
         assert_eq!(message.get(mine), i * 17);
         job.barrier();
     }
+}
+
+/// The network alone acts on a native domain's words: no rank of the node is waited for, from the first operation on.
+fn domain_of_who_computes(job: &Job) {
+    let (words, done) = (job.alloc_all::<u64>(1).unwrap(), job.alloc_all::<u64>(job.size()).unwrap());
+    let near: Vec<Rank> = job.ranks().filter(|&r| job.same_node(r)).collect();
+    let (&last, others) = near.split_last().expect("this rank");
+    (0..job.size()).for_each(|i| done.on(job.rank()).add(i).put(job, 0));
+    words.on(job.rank()).put(job, 0);
+    let Some(d) = domain::<u64>(job, &[Op::Add, Op::Load]) else { return };
+    let serves = !std::env::var("PARTAGE_PROGRESS").is_ok_and(|who| who == "none");
+    if d.is_native() && serves {
+        if job.rank() == last {
+            // Reads of one's own memory serve nobody.
+            let is_done = |r: &Rank| done.on(last).add(r.index()).get(job) == 1;
+            while !others.iter().all(is_done) {
+                std::thread::yield_now();
+            }
+        } else {
+            d.at(words.on(last).at(job)).add(1);
+            done.on(last).add(job.rank().index()).put(job, 1);
+        }
+        job.barrier();
+        assert_eq!(d.at(words.on(last).at(job)).load(), others.len() as u64);
+    }
+    job.barrier();
+    job.free_all(words);
+    job.free_all(done);
 }
 
 fn domain_rules(job: &Job) {

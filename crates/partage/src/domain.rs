@@ -111,7 +111,13 @@ impl Job {
             let (me, setting) = (inner.rank, "PARTAGE_ATOMICS=network");
             return Err(Error::config(format!("{me}: atomic_domain: {setting}: {why}; auto lets CPUs do them")));
         }
-        let rules = Rules { rank: inner.rank, ops: mask, is_native: agreed == NETWORK };
+        let is_native = agreed == NETWORK;
+        if is_native {
+            // What it fails with is the end of the job, which the wait for all finds, too.
+            let _ = ofi::atomic::meet_neighbors(&inner.seat, site);
+            self.all().meet(Tag::Call(Call::AtomicDomain, what), NETWORK, move || site);
+        }
+        let rules = Rules { rank: inner.rank, ops: mask, is_native };
         Ok(AtomicDomain { rules, _t: PhantomData, _not_send: PhantomData })
     }
 }

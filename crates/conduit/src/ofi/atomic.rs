@@ -3,7 +3,8 @@
 //! They have an endpoint of their own ([`Atomics`]), opened when a domain is first made, with the memory and the completion
 //! queue of the other: puts, gets and messages are what they are without. A process's own words and those of its node go by
 //! that endpoint too, so that each word has one arbiter. Where the endpoint of another process is, is asked of that process by
-//! a message, once.
+//! a message, once: of those of the node when the domain is made and all ranks wait ([`meet_neighbors`]), since messages
+//! between them are taken by ranks and a rank may compute for long; of others at the first operation, since the network's thread answers.
 //!
 //! An operation has a token as puts and gets have; its operands and the old value lie in the token, which outlives it. When
 //! it completes, whoever reads that answers a slot of the rank's [`Answers`](crate::answers::Answers) with the old value.
@@ -104,6 +105,22 @@ fn peer(seat: &shm::Seat, site: Site, net: &Net, rank: u32, process: usize) -> R
         Some(&peer) => Ok(peer),
         None => ask_for_peer(seat, site, net, rank, process),
     }
+}
+
+/// Asks the other processes of this node where their endpoints are, as far as that is not known. All ranks are in the call
+/// that makes a domain, and wait for all once more after this.
+pub fn meet_neighbors(seat: &shm::Seat, site: Site) -> Result<(), Failure> {
+    let ranks = seat.node().ranks();
+    let (far, net) = seat.beyond();
+    // One rank of a process asks for all of it, itself included.
+    if far.i == 0 {
+        for &rank in ranks.members() {
+            if let (process, 0) = ranks.place(rank as usize) {
+                peer(seat, site, net, rank, process)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cold]
