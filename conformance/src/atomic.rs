@@ -24,9 +24,9 @@ pub const CASES: [Case; 15] = [
     ("futures", futures),
     ("events that nobody waits for", left_alone),
     ("events after their end", twice),
+    ("a domain's words of a rank that computes", domain_of_who_computes),
     ("a domain's atomics of every type", domain_of_every_type),
     ("a domain's atomics of all ranks on one word", contended_domain),
-    ("a domain's words of a rank that computes", domain_of_who_computes),
     ("a domain's rules", domain_rules),
 ];
 

@@ -28,6 +28,7 @@ pub mod copy;
 pub mod credits;
 pub mod heap;
 pub mod lane;
+pub mod ledger;
 pub mod line;
 pub mod lock;
 pub mod meeting;

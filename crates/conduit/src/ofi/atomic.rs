@@ -4,7 +4,8 @@
 //! queue of the other: puts, gets and messages are what they are without. A process's own words and those of its node go by
 //! that endpoint too, so that each word has one arbiter. Where the endpoint of another process is, is asked of that process by
 //! a message, once: of those of the node when the domain is made and all ranks wait ([`meet_neighbors`]), since messages
-//! between them are taken by ranks and a rank may compute for long; of others at the first operation, since the network's thread answers.
+//! between them are taken by ranks, and a rank may compute for long; of others at the first operation, since the network's
+//! thread answers. What a neighbour's memory is called is read where it is written ([`crate::ledger`]).
 //!
 //! An operation has a token as puts and gets have; its operands and the old value lie in the token, which outlives it. When
 //! it completes, whoever reads that answers a slot of the rank's [`Answers`](crate::answers::Answers) with the old value.

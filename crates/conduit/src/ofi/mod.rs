@@ -43,6 +43,7 @@ pub mod signal;
 
 use crate::contract::Exchange;
 use crate::credits::{self, Lender, Mode, Share};
+use crate::ledger::Extent;
 use crate::owing::{Nap, Owing};
 use crate::ranks::Ranks;
 use crate::shm::Node;
@@ -56,7 +57,7 @@ use heartbeat::Heard;
 use interfaces::Interface;
 use local::Local;
 use rma::Ops;
-use segment::{Extent, Named, Names, Regions};
+use segment::{Names, Regions};
 use signal::{Sender, Signals, Ways};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -269,8 +270,6 @@ pub struct Net {
     extents: Box<[Extent]>,
     /// And by what names.
     names: Box<[Names]>,
-    /// By rank of this process: the names of its chunks, for others.
-    lists: Box<[Mutex<Vec<Named>>]>,
     relief: Relief,
     first: usize,
     broken: Mutex<Option<String>>,
@@ -520,7 +519,6 @@ impl Net {
             hungry: AtomicBool::new(false),
             extents: (0..count).map(|_| Extent::default()).collect(),
             names: (0..count).map(|_| Names::new(segment)).collect(),
-            lists: mine.clone().map(|_| Mutex::default()).collect(),
             regions: Mutex::default(),
             relief: Relief::default(),
             first: mine.start,

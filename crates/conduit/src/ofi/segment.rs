@@ -1,25 +1,25 @@
 //! Which memory the network knows: segments are registered in chunks as they grow, and stay so.
 //!
-//! What a chunk is called there (its address or 0, and its key, which nobody can guess) only its process knows. Others ask
-//! the rank for that and for how far its segment has grown, at the first use, and again when a place lies beyond what
-//! is known: a place that is not registered would break the connection, so it is refused before it is tried. The names of a
-//! rank's chunks are a list that only grows; who asks says how much of it he has.
+//! What a chunk is called there (its address or 0, and its key, which nobody can guess) only its process knows, and writes to
+//! the rank's [ledger](crate::ledger). Processes of the node read it; others ask
+//! the rank for what it says; both at the first use, and again when a place lies beyond what
+//! is known: a place that is not registered would break the connection, so it is refused before it is tried. Who asks says
+//! how many names he has.
 //!
 //! # Memory ordering
-//! A chunk's name is in its rank's list before the segment's extent says that it is there, and the list is read after the
-//! extent: whoever is told of memory is told its name, or that there are more to be asked for. What has been told is published by
-//! [`OnceLock`], and never changes.
+//! Whoever is told of memory is told its name, or that there are more to be asked for, since the ledger says no less. What is
+//! known is published by [`OnceLock`], and never changes.
 
 use super::Net;
 use super::endpoint::{Region, Remote};
 use crate::am::{Arrival, Handler};
 use crate::contract::{At, Conduit, Failure, Half, Outside};
+use crate::ledger::{Ledger, Named};
 use crate::pool::LARGE;
 use crate::record::Site;
 use crate::reference::{EXTENT, EXTENT_IS, Question};
 use crate::shm;
 use crate::shm::segment::Exhausted;
-use bytemuck::{Pod, Zeroable};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -30,16 +30,6 @@ pub const CHUNK: u64 = 16 << 20;
 
 /// What is registered for others: chunks by rank of the process, half and number.
 pub(super) type Regions = BTreeMap<(usize, bool, u64), Region>;
-
-/// A chunk and its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub(super) struct Named {
-    /// Twice its number, and the half.
-    chunk: u64,
-    addr: u64,
-    key: u64,
-}
 
 /// So many go with one answer.
 const MOST: usize = LARGE / size_of::<Named>();
@@ -83,54 +73,20 @@ impl Names {
     }
 }
 
-/// How much of a segment is registered: bytes from the start and from the end of the heaps of either half, and from the
-/// start of its window.
-#[derive(Debug, Default)]
-pub(super) struct Extent([AtomicU64; 6]);
-
-impl Extent {
-    /// The two of a half's heaps.
-    fn heaps(&self, half: Half) -> [&AtomicU64; 2] {
-        let first = 2 * half as usize;
-        [&self.0[first], &self.0[first + 1]]
-    }
-
-    fn window(&self, half: Half) -> &AtomicU64 {
-        &self.0[4 + half as usize]
-    }
-
-    /// This much is; it begins or ends where heaps of `segment` bytes or the window do.
-    fn grow(&self, half: Half, range: &Range<u64>, segment: u64) {
-        let [low, high] = self.heaps(half);
-        match range.start {
-            0 => low.fetch_max(range.end, Release),
-            start if start >= segment => self.window(half).fetch_max(range.end - segment, Release),
-            start => high.fetch_max(segment - start, Release),
-        };
-    }
-
-    fn has(&self, at: At, len: u64, segment: u64) -> bool {
-        let [low, high] = self.heaps(at.half()).map(|e| e.load(Acquire));
-        let (start, end) = (at.in_half().offset, at.in_half().offset + len);
-        match start >= segment {
-            true => end <= segment + self.window(at.half()).load(Acquire),
-            false => end <= low || start >= segment - high && end <= segment,
-        }
-    }
-}
-
 impl Net {
-    /// Registers a part of the i-th rank's segment, of whose half there are `len` bytes at `base`.
+    /// Registers a part of the i-th rank's segment, of whose half there are `len` bytes at `base`, and says so in its ledger, whose
+    /// bytes that are written to are `prepare`d before.
     ///
     /// # Safety
     /// They stay mapped as long as this value.
     pub(crate) unsafe fn register(
         &self,
-        i: usize,
+        (i, ledger): (usize, &Ledger),
         half: Half,
         base: *mut u8,
         len: u64,
         range: Range<u64>,
+        prepare: impl Fn(Range<usize>) -> Result<(), Exhausted>,
     ) -> Result<(), Exhausted> {
         let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
         for chunk in chunks(&range) {
@@ -138,6 +94,7 @@ impl Net {
             if regions.contains_key(&which) {
                 continue;
             }
+            prepare(ledger.next())?;
             let Range { start, end } = bytes_of(chunk, len);
             let (at, bytes) = (base.wrapping_add(start as usize), (end - start) as usize);
             // SAFETY: a part of the segment, for which the caller promises.
@@ -147,10 +104,12 @@ impl Net {
             self.local.knows(at, bytes, region.desc());
             let named = Named { chunk: chunk << 1 | half as u64, addr, key };
             assert!(self.names[self.first + i].set(named), "a chunk of the segment");
-            self.lists[i].lock().unwrap_or_else(PoisonError::into_inner).push(named);
+            // One thread at a time: the regions are locked.
+            ledger.push(named);
             regions.insert(which, region);
         }
-        self.extents[self.first + i].grow(half, &range, self.segment);
+        self.extents[self.first + i].grow(half as usize, &range, self.segment);
+        ledger.grow(half as usize, &range, self.segment);
         Ok(())
     }
 
@@ -166,9 +125,15 @@ impl Net {
         Some(bytes_of(first, len).start..bytes_of(new.next_back().unwrap_or(first), len).end)
     }
 
-    /// How much of a rank's segment is registered.
-    pub(super) fn extent(&self, rank: usize) -> [u64; 6] {
-        [0, 1, 2, 3, 4, 5].map(|i| self.extents[rank].0[i].load(Acquire))
+    /// What a rank's ledger says of its segment, where the names are those from `known` on; false if that cannot be.
+    fn learn(&self, rank: usize, known: u64, extent: [u64; 6], named: &[Named]) -> bool {
+        let names = &self.names[rank];
+        let fits = named.iter().all(|&one| names.set(one));
+        if fits {
+            names.known.fetch_max(known + named.len() as u64, Release);
+            self.extents[rank].raise(extent);
+        }
+        fits
     }
 
     /// A place in a segment as the network names it, and how many bytes from there on one operation may have. It was
@@ -185,7 +150,7 @@ impl Net {
     fn knows(&self, at: At, len: u64) -> bool {
         let offset = at.in_half().offset;
         let names = &self.names[at.rank as usize];
-        self.extents[at.rank as usize].has(at, len, self.segment)
+        self.extents[at.rank as usize].has(at.half() as usize, offset..offset + len, self.segment)
             && chunks(&(offset..offset + len)).all(|chunk| names.get(at.half(), chunk).is_some())
     }
 }
@@ -219,16 +184,24 @@ pub(super) fn check(seat: &shm::Seat, site: Site, at: At, len: usize) -> Result<
 
 #[cold]
 fn ask(seat: &shm::Seat, site: Site, at: At, len: usize) -> Result<(), Failure> {
-    let (_, net) = seat.beyond();
+    let (node, net, rank) = (seat.node(), seat.beyond().1, at.rank as usize);
     loop {
-        let known = net.names[at.rank as usize].known.load(Acquire);
-        let asked = Question::new(seat, 1);
-        seat.request(site, at.rank, EXTENT, &[u64::from(asked.slot), known], &[])?;
-        asked.wait(seat, site)?;
+        let known = net.names[rank].known.load(Acquire);
+        // A neighbour may compute, and would not answer.
+        let more = if let Some(ledger) = node.ledger(rank) {
+            let (extent, named) = ledger.read(known, usize::MAX);
+            assert!(net.learn(rank, known, extent, &named), "its process writes it");
+            0
+        } else {
+            let asked = Question::new(seat, 1);
+            seat.request(site, at.rank, EXTENT, &[u64::from(asked.slot), known], &[])?;
+            asked.wait(seat, site)?;
+            asked.value()
+        };
         if net.knows(at, len as u64) {
             return Ok(());
         }
-        if asked.value() == 0 {
+        if more == 0 {
             let (ranks, segment) = (seat.ranks(), seat.half_len(at.half()));
             return Err(Failure::Outside(Outside { at, len, ranks, segment }));
         }
@@ -239,14 +212,8 @@ pub(crate) struct OnExtent;
 impl Handler for OnExtent {
     fn run(&self, arrival: &Arrival<'_>) {
         let ([slot, known], _) = arrival.open::<[u64; 2]>();
-        let Some(net) = arrival.node().net() else {
-            return arrival.reply(EXTENT_IS, &[slot, 0, 0, 0, 0, 0, 0, 0], &[]);
-        };
-        let [a, b, c, d, e, f] = net.extent(arrival.target());
-        let list = net.lists[arrival.target() - net.first].lock().unwrap_or_else(PoisonError::into_inner);
-        let more = list.get(known as usize..).unwrap_or_default();
-        let more = more[..more.len().min(MOST)].to_vec();
-        drop(list);
+        let ledger = arrival.node().ledger(arrival.target()).expect("a rank of this process");
+        let ([a, b, c, d, e, f], more) = ledger.read(known, MOST);
         arrival.reply(EXTENT_IS, &[slot, known, a, b, c, d, e, f], bytemuck::cast_slice(&more));
     }
 }
@@ -255,16 +222,11 @@ impl Handler for OnExtent {
 pub(crate) struct OnExtentIs;
 impl Handler for OnExtentIs {
     fn run(&self, arrival: &Arrival<'_>) {
-        let ([slot, known, all @ ..], named) = arrival.open::<[u64; 8]>();
+        let ([slot, known, extent @ ..], named) = arrival.open::<[u64; 8]>();
         let named = named.to_vec();
         let named: Vec<Named> = named.chunks_exact(size_of::<Named>()).map(bytemuck::pod_read_unaligned).collect();
-        if let Some(net) = arrival.node().net() {
-            let (extent, names) = (&net.extents[arrival.source()], &net.names[arrival.source()]);
-            if !named.iter().all(|&one| names.set(one)) {
-                arrival.bad(&"a chunk that is not of its segment, or has two names");
-            }
-            names.known.fetch_max(known + named.len() as u64, Release);
-            extent.0.iter().zip(all).for_each(|(e, n)| _ = e.fetch_max(n, Release));
+        if arrival.node().net().is_some_and(|net| !net.learn(arrival.source(), known, extent, &named)) {
+            arrival.bad(&"a chunk that is not of its segment, or has two names");
         }
         let many = named.len() as u64;
         if !slot.try_into().is_ok_and(|slot| arrival.landing().answers.answer(slot, many)) {
@@ -296,25 +258,5 @@ mod tests {
         assert_eq!([before(0, 0), before(CHUNK, 0), before(CHUNK - 8, 8), before(CHUNK, 8)], [0; 4]);
         assert_eq!([before(CHUNK - 8, 9), before(CHUNK - 8, CHUNK as usize + 8)], [8; 2]);
         assert_eq!(before(CHUNK - 8, CHUNK as usize + 9), CHUNK as usize + 8);
-    }
-
-    #[test]
-    fn extents_grow_from_both_ends() {
-        let (extent, segment) = (Extent::default(), 1 << 30);
-        for (half, bit) in [(Half::Open, 0), (Half::Guarded, crate::contract::GUARDED)] {
-            let has = |offset, len| extent.has(At { rank: 0, offset: offset | bit }, len, segment);
-            assert!(!has(4096, 8) && !has(segment - 8, 8) && !has(segment, 8));
-            extent.grow(half, &(0..1 << 20), segment);
-            extent.grow(half, &(segment - (1 << 16)..segment), segment);
-            assert!(has(4096, 8) && has((1 << 20) - 8, 8));
-            assert!(!has((1 << 20) - 7, 8) && !has(segment - (1 << 16) - 1, 8));
-            assert!(has(segment - (1 << 16), 1 << 16) && !has(segment - (1 << 16), (1 << 16) + 1));
-        }
-        for (half, bit) in [(Half::Open, 0), (Half::Guarded, crate::contract::GUARDED)] {
-            let has = |offset, len| extent.has(At { rank: 0, offset: offset | bit }, len, segment);
-            assert!(!has(segment, 8));
-            extent.grow(half, &(segment..segment + (1 << 12)), segment);
-            assert!(has(segment, 1 << 12) && !has(segment, (1 << 12) + 1) && !has(segment - 8, 16));
-        }
     }
 }

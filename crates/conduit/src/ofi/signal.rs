@@ -538,7 +538,7 @@ impl Handler for OnTicket {
         let mut tickets = net.signals.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.insert(data, (arrival.target(), notice));
         drop(tickets);
-        let [a, b, c, d, e, f] = net.extent(arrival.target());
+        let [a, b, c, d, e, f] = net.extents[arrival.target()].read();
         arrival.reply(EXTENT_IS, &[slot, 0, a, b, c, d, e, f], &[]);
     }
 }

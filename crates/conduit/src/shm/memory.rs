@@ -13,11 +13,12 @@
 //! Does not contain: who may reach what. Pointers reach the open half, handles the guarded one.
 
 use super::segment::{Exhausted, HUGE};
-use super::{Node, Seat, segments_at};
+use super::{Node, Seat, ledger_at, segments_at};
 use crate::am::{Arrival, Handler};
 use crate::contract::{At, Conduit, Half};
 use crate::copy;
 use crate::heap::{Block, Heaps, Side};
+use crate::ofi::segment::CHUNK;
 use crate::record::Site;
 use crate::reference::{self, Question};
 use crate::small::{self, Given, Size, Small};
@@ -53,6 +54,11 @@ pub(super) fn stride(segment: u64) -> u64 {
     guarded_at(segment) + guarded_len(segment)
 }
 
+/// How many chunks of a segment the network can know.
+pub(super) fn chunks(segment: u64) -> usize {
+    (open_len(segment).div_ceil(CHUNK) + guarded_len(segment).div_ceil(CHUNK)) as usize
+}
+
 /// One half of a rank's segment, as its owner sees it.
 #[derive(Debug)]
 pub(super) struct Memory {
@@ -86,7 +92,7 @@ impl Node {
     /// Where an offset of the i-th segment of this process lies in its file, whose segments may be longer than what the
     /// node shares.
     fn in_file(&self, i: usize, half: Half, offset: u64) -> usize {
-        let start = segments_at(self.mine().len()) + i * stride(self.own_segment) as usize;
+        let start = segments_at(self.own_segment, self.mine().len()) + i * stride(self.own_segment) as usize;
         start + offset as usize + if half == Half::Open { 0 } else { guarded_at(self.own_segment) as usize }
     }
 
@@ -102,8 +108,14 @@ impl Node {
         if let Some(whole) = net.with_pages(i, half, &range, len) {
             self.populate(self.in_file(i, half, whole.start), whole.end - whole.start)?;
         }
+        let ledger = self.ledger(self.mine().start + i).expect("a rank of this process");
+        let area = ledger_at(self.own_segment, self.mine().len(), i);
+        let prepare = |bytes: Range<usize>| {
+            let start = (area + bytes.start) & !4095;
+            self.populate(start, (area + bytes.end - start) as u64)
+        };
         // SAFETY: a half of the i-th segment, which stays mapped as long as the node, whose network this is.
-        unsafe { net.register(i, half, self.own.base().add(self.in_file(i, half, 0)), len, range) }
+        unsafe { net.register((i, ledger), half, self.own.base().add(self.in_file(i, half, 0)), len, range, prepare) }
     }
 }
 

@@ -25,6 +25,7 @@ pub mod team;
 
 use crate::barrier::{Barrier, Places};
 use crate::contract::{At, Exchange, Half};
+use crate::ledger::{self, Ledger};
 use crate::meeting::{Carrier, Digest};
 use crate::ofi::{self, Net, Whereabouts};
 use crate::ranks::Ranks;
@@ -107,6 +108,8 @@ pub struct Node {
     areas: Vec<Control>,
     /// For each near rank its area and its index there.
     seats: Vec<(usize, usize)>,
+    /// By near rank.
+    ledgers: Vec<Ledger>,
     /// By process.
     hosts: Vec<(String, u32)>,
     ranks: Ranks,
@@ -219,7 +222,7 @@ impl Own {
 }
 
 /// Changes with every change of what processes of one job share.
-const MAGIC: u64 = u64::from_le_bytes(*b"hello 08");
+const MAGIC: u64 = u64::from_le_bytes(*b"hello 09");
 
 impl Node {
     /// Collective over the processes of the job. If it fails on one process it fails on all, with the same words.
@@ -311,7 +314,7 @@ impl Node {
         }
 
         let (mut areas, mut bases, mut seats, mut near) = (vec![], vec![], vec![], vec![]);
-        let (mut posts, mut boxes) = (vec![], vec![]);
+        let (mut posts, mut boxes, mut ledgers) = (vec![], vec![], vec![]);
         for ((p, h), map) in told.iter().enumerate().zip(&maps) {
             let Some(map) = map else {
                 bases.extend((0..h.ranks).map(|_| [std::ptr::null_mut(); 2]));
@@ -320,7 +323,7 @@ impl Node {
                 continue;
             };
             let control = Control::new(map.clone());
-            map.advise_small(0, segments_at(h.ranks as usize));
+            map.advise_small(0, segments_at(h.segment, h.ranks as usize));
             for i in 0..h.ranks as usize {
                 // SAFETY: the i-th area lies inside the mapping, whose length was computed from the same numbers.
                 let area = unsafe { map.base().add(control::LEN + i * mail::AREA + mail::skew(near.len())) };
@@ -336,7 +339,12 @@ impl Node {
                     mailbox::Peer::new(area, mail::skew(near.len()), bell)
                 }));
                 near.push((area, bell, p == me));
-                let at = segments_at(h.ranks as usize) + i * memory::stride(h.segment) as usize;
+                // SAFETY: as above; `areas` keeps the mappings of ledgers, too.
+                ledgers.push(unsafe {
+                    let area = map.base().add(ledger_at(h.segment, h.ranks as usize, i));
+                    Ledger::new(area, memory::chunks(h.segment))
+                });
+                let at = segments_at(h.segment, h.ranks as usize) + i * memory::stride(h.segment) as usize;
                 let guarded = at + memory::guarded_at(h.segment) as usize;
                 if backing != Backing::Memfd {
                     map.advise_huge(at + HUGE, shared as usize - 2 * HUGE);
@@ -393,6 +401,7 @@ impl Node {
             backing,
             areas,
             seats,
+            ledgers,
             hosts,
             ranks,
             net,
@@ -414,6 +423,11 @@ impl Node {
             word: vec![],
         };
         Ok((node, mapped))
+    }
+
+    /// What the network knows of a rank's segment, if the rank is on this node.
+    pub(crate) fn ledger(&self, rank: usize) -> Option<&Ledger> {
+        self.ledgers.get(self.ranks.near(rank))
     }
 
     /// Which of this process's nodes this is, from 1.
@@ -698,8 +712,18 @@ impl Peek {
 const AREAS: usize = mail::AREA + signal::AREA + mailbox::AREA;
 
 /// Where the segments begin in the file of a process: after its control area and its ranks' areas.
-fn segments_at(ranks: usize) -> usize {
-    control::LEN + ranks * AREAS
+fn segments_at(segment: u64, ranks: usize) -> usize {
+    ledger_at(segment, ranks, ranks)
+}
+
+/// Where the ledger of the i-th of so many ranks with such segments is.
+fn ledger_at(segment: u64, ranks: usize, i: usize) -> usize {
+    control::LEN + ranks * AREAS + i * ledger_len(segment)
+}
+
+/// Bytes of a ledger: of whole huge pages, as all before the segments.
+fn ledger_len(segment: u64) -> usize {
+    ledger::len(memory::chunks(segment)).next_multiple_of(HUGE)
 }
 
 /// Where the semaphores of the i-th of so many ranks are.
@@ -714,8 +738,8 @@ fn mailboxes_at(ranks: usize, i: usize) -> usize {
 
 /// The length of that file.
 fn file_len(segment: u64, ranks: usize) -> Option<usize> {
-    let segments = (memory::stride(segment) as usize).checked_mul(ranks)?;
-    segments.checked_add(ranks.checked_mul(AREAS)?)?.checked_add(control::LEN)
+    let each = (memory::stride(segment) as usize).checked_add(AREAS + ledger_len(segment))?;
+    each.checked_mul(ranks)?.checked_add(control::LEN)
 }
 
 /// A segment that could hold all memory that this process may ever have, if so many fit into the address space.
