@@ -653,12 +653,12 @@ fn contended_domain(job: &Job) {
 
 /// The network alone acts on a native domain's words: no rank of the node is waited for, from the first operation on.
 fn domain_of_who_computes(job: &Job) {
+    let Some(d) = domain::<u64>(job, &[Op::Add, Op::Load]) else { return };
     let (words, done) = (job.alloc_all::<u64>(1).unwrap(), job.alloc_all::<u64>(job.size()).unwrap());
     let near: Vec<Rank> = job.ranks().filter(|&r| job.same_node(r)).collect();
     let (&last, others) = near.split_last().expect("this rank");
     (0..job.size()).for_each(|i| done.on(job.rank()).add(i).put(job, 0));
     words.on(job.rank()).put(job, 0);
-    let Some(d) = domain::<u64>(job, &[Op::Add, Op::Load]) else { return };
     let serves = !std::env::var("PARTAGE_PROGRESS").is_ok_and(|who| who == "none");
     if d.is_native() && serves {
         if job.rank() == last {

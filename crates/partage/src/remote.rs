@@ -42,8 +42,8 @@
 //!   threads of a rank are several producers; so a remote refuses such a semaphore, whoever else posts to it.
 //! * **The end.** When the rank has returned from its program, or the job was aborted, every call panics and says that the job is
 //!   over, and so does every thread that waits in one. A rank that panics does nothing for others, and may be about to join
-//!   them, as the end of a scope of threads does: a call that has waited for it for five seconds since panics, too. A rank's own thread is refused:
-//!   it has its job.
+//!   them, as the end of a scope of threads does: a call that has waited for it for ten seconds since panics, too, and is not made.
+//!   A rank's own thread is refused: it has its job.
 
 use crate::am::{self, Request, in_handler};
 use crate::atomic::{Number, adding};
@@ -307,7 +307,7 @@ pub(crate) struct Desk {
 }
 
 /// How long a rank that has panicked is waited for. It may have caught that and compute; then it makes progress some time.
-const UNWINDS: Duration = Duration::from_secs(5);
+const UNWINDS: Duration = Duration::from_secs(10);
 
 /// Something that a rank's own thread does for another one, which sleeps. Whoever has it owns all its bytes, so that either
 /// of the two may leave.
@@ -359,10 +359,10 @@ impl Desk {
         self.over.load(Acquire) || self.node.is_aborted()
     }
 
-    /// Has the rank panicked, and done nothing for others for long?
-    fn is_left_alone(&self) -> bool {
+    /// Has the rank panicked, and done nothing for others since, although somebody has waited for long since `begun`?
+    fn is_left_alone(&self, begun: u64) -> bool {
         let at = self.panicked_at.load(Relaxed);
-        at != 0 && Duration::from_nanos(now_ns().saturating_sub(at)) > UNWINDS
+        at != 0 && Duration::from_nanos(now_ns().saturating_sub(at.max(begun))) > UNWINDS
     }
 
     /// Panics if it is.
@@ -441,20 +441,23 @@ impl Desk {
         self.count().store(errands.len(), Relaxed);
         drop(errands);
         self.node.wake(self.rank.index());
-        errand.crowd.until(|| errand.done.get().is_some() || self.is_over() || self.is_left_alone());
-        match errand.done.get() {
-            None if !self.is_over() => {
+        let begun = now_ns();
+        errand.crowd.until(|| errand.done.get().is_some() || self.is_over() || self.is_left_alone(begun));
+        // Nobody does it any more, unless somebody has.
+        match errand.done.get_or_init(|| Done::Over) {
+            Done::Over if !self.is_over() => {
                 panic!("{}: {}: the rank has panicked, and does nothing for its threads any more", self.rank, site.call)
             }
-            None | Some(Done::Over) => panic!("{}: {}: the job is over", self.rank, site.call),
-            Some(done) => done.clone(),
+            Done::Over => panic!("{}: {}: the job is over", self.rank, site.call),
+            done => done.clone(),
         }
     }
 
-    /// The next one, for the rank.
+    /// The next one that somebody still waits for, for the rank.
     fn take(&self) -> Option<Arc<Errand>> {
         let mut errands = self.lock();
-        let errand = errands.pop_front();
+        let mut next = || errands.pop_front();
+        let errand = std::iter::from_fn(&mut next).find(|errand| errand.done.get().is_none());
         self.count().store(errands.len(), Relaxed);
         errand
     }
