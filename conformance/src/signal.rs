@@ -6,7 +6,7 @@ use partage::signal::{Flavor, wait_all, wait_any};
 use partage::wait::join_all;
 
 /// The cases.
-pub const CASES: [Case; 14] = [
+pub const CASES: [Case; 15] = [
     ("semaphores take all or nothing", all_or_nothing),
     ("signals bring their data", data),
     ("signals bring their data wherever it goes", anywhere),
@@ -19,6 +19,7 @@ pub const CASES: [Case; 14] = [
     ("a ring of strict signals", strict),
     ("signals that count bytes", bytes_that_count),
     ("signals from called functions", called),
+    ("fences and signals do not wait for a neighbor", fences),
     ("semaphores that are freed and made again", made_again),
     ("wrong signals", wrong),
 ];
@@ -32,6 +33,47 @@ fn exchange<const N: usize>(job: &Job, mine: [Signal; N]) -> Vec<[Signal; N]> {
     job.free_all(all);
     told
 }
+
+/// The last rank of each node computes until the others have signalled other nodes, and fenced, with messages to it under way.
+fn fences(job: &Job) {
+    job.register_handlers(&[&NOTHING]);
+    let (done, come) = (job.alloc_all::<u64>(job.size()).unwrap(), job.semaphore().unwrap());
+    (0..job.size()).for_each(|i| done.on(job.rank()).add(i).put(job, 0));
+    let all = exchange(job, [come.signal()]);
+    let far = job.ranks().find(|&r| !job.same_node(r));
+    let near: Vec<Rank> = job.ranks().filter(|&r| job.same_node(r)).collect();
+    let (&last, others) = near.split_last().expect("this rank");
+    let is_set = |name: &str, value: &str| std::env::var(name).is_ok_and(|is| is == value);
+    // There messages are what does it.
+    if is_set("PARTAGE_REFERENCE", "1") || is_set("PARTAGE_PROGRESS", "none") {
+        return job.free_all(done);
+    }
+    // More than can be under way.
+    let n = 9000;
+    if job.rank() == last {
+        let is_done = |r: &Rank| done.on(last).add(r.index()).get(job) == 1;
+        while !others.iter().all(is_done) {
+            std::thread::yield_now();
+        }
+    } else {
+        job.am(last, &NOTHING, 0, &[]);
+        if let Some(far) = far {
+            (0..n).for_each(|_| job.post(all[far.index()][0]));
+        }
+        job.fence();
+        done.on(last).add(job.rank().index()).put(job, 1);
+    }
+    // To whom each posts, who does.
+    let told = job.value(if job.rank() == last { u32::MAX } else { far.map_or(u32::MAX, |r| r.0) }).gather_all();
+    let posters = told.iter().filter(|&&to| to == job.rank().0).count() as u32;
+    come.wait_n(posters * n);
+    job.barrier();
+    assert_eq!(come.value(), 0);
+    job.quiet();
+    job.free_all(done);
+}
+
+static NOTHING: partage::am::Request<u64> = partage::am::Request::new(|_, _, _, _| ());
 
 const ONE_TO_ONE: Flavor = Flavor { boolean: false, single_producer: true, single_consumer: true, strict: false };
 

@@ -27,11 +27,12 @@ pub(crate) struct Sink {
     to: Box<dyn AsFd>,
     queue: Vec<u8>,
     broken: bool,
+    deserted: bool,
 }
 
 impl Sink {
     pub(crate) fn new(to: impl AsFd + 'static) -> Sink {
-        Sink { to: Box::new(to), queue: Vec::new(), broken: false }
+        Sink { to: Box::new(to), queue: Vec::new(), broken: false, deserted: false }
     }
 
     /// Of a descriptor that others have, too.
@@ -80,13 +81,19 @@ impl Sink {
                 Ok(n) => written += n,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                Err(_) => {
+                Err(why) => {
                     self.discard();
+                    self.deserted = why == Errno::PIPE;
                     return;
                 }
             }
         }
         self.queue.drain(..written);
+    }
+
+    /// Has whoever read it gone?
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.deserted
     }
 
     pub(crate) fn discard(&mut self) {

@@ -69,6 +69,9 @@ pub(crate) fn spawn(spec: &Spec, program: &Path, process: usize, stdin: Stdio, p
     }
     let parent = rustix::process::getpid();
     let prepare = move || {
+        // In a group of its own it may still write to the terminal and set its modes; it would be stopped, and nobody would know.
+        // SAFETY: a system call.
+        unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // Too late for the signal, if it has died before.

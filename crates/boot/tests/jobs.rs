@@ -196,6 +196,30 @@ fn labels() {
     assert!(output.status.success());
 }
 
+/// Whoever reads the output goes: the job ends as programs do that are killed by SIGPIPE.
+#[test]
+fn output_that_nobody_reads_any_more() {
+    let script = "while :; do echo line; sleep 0.01; done";
+    let mut launcher = launcher("label", "sh", &[("BOOT_TEST_SCRIPT", script)]);
+    let begin = Instant::now();
+    let lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
+    assert!(lines.map(Result::unwrap).any(|line| line.ends_with("] line")));
+    assert_eq!(launcher.wait().unwrap().code(), Some(128 + SIGPIPE));
+    assert!(begin.elapsed() < SOON);
+}
+
+/// A job in the background of a terminal is not stopped when it writes to it, or sets its modes.
+#[test]
+fn terminals_do_not_stop_ranks() {
+    let mut spec = Spec::new("sh", 2);
+    let bit = 1u64 << (rustix::process::Signal::TTOU.as_raw() - 1);
+    spec.args = vec![
+        "-c".into(),
+        format!("mask=$(sed -n 's/^SigIgn:.//p' /proc/self/status); [ $((0x$mask & {bit})) != 0 ]").into(),
+    ];
+    assert_eq!(run(&spec).unwrap(), Ended { code: 0, why: None });
+}
+
 #[test]
 fn labelled_output_of_a_killed_process_is_not_lost() {
     let output = launcher("label", "lines and kill", &[]).wait_with_output().unwrap();

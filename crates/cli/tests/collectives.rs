@@ -41,6 +41,16 @@ fn ranks() {
             ("a barrier with a value", _) => job.gather_all(&array).to(&mut all).run(), // @gathered
             ("ends", 3) => return,
             ("ends", _) => job.gather_all(&one).to(&mut all).run(), // @goes_on
+            ("arrays", _) => {
+                let mut other = job.array::<u64>(Layout::per_rank(4)).unwrap();
+                let buffer = if me == 2 { &mut other } else { &mut array };
+                job.broadcast(buffer).run(); // @arrays
+            }
+            ("elements of an array", _) => {
+                let dealt = job.array::<u64>(Layout::cyclic(16)).unwrap();
+                let half = if me == 1 { 8..16 } else { 0..8 };
+                job.all_reduce(dealt.slice(half), Sum).to(&mut all[..2]).run(); // @halves
+            }
             ("functions", 2) => job.all_reduce(&mut one, Max).run(), // @max
             ("functions", _) => job.all_reduce(&mut one, Sum).run(), // @sum
             ("prefixes", 1) => job.prefix_reduce(&mut one, Sum).exclusive().run(), // @exclusive
@@ -104,6 +114,8 @@ fn calls_that_differ() {
         ("types", ["exchange of 8 bytes", "different types or operations"], both(at!("f64"), at!("i64"))),
         ("modes", ["My/All", "All/All"], both(at!("my"), at!("all"))),
         ("buffers", ["shared to private", "private to private"], both(at!("shared"), at!("private"))),
+        ("arrays", ["shared to shared", "kinds of buffers, or arrays"], both(at!("arrays"), at!("arrays"))),
+        ("elements of an array", ["all_reduce of ", "or elements of them"], both(at!("halves"), at!("halves"))),
         ("functions", ["all_reduce of 32 bytes", "different types or operations"], both(at!("max"), at!("sum"))),
         ("prefixes", ["exclusive", "prefix_reduce of 32 bytes"], both(at!("exclusive"), at!("inclusive"))),
         ("started", ["broadcast of 32 bytes", "gather_all of 32 bytes"], both(at!("started"), at!("run"))),

@@ -177,8 +177,8 @@ pub trait Conduit {
     fn progress(&self) -> bool;
     /// Waits until `done`, making progress.
     fn wait(&self, site: Site, done: impl Fn() -> bool + Copy) -> Result<(), Aborted>;
-    /// Waits until all requests that this rank has sent have ended.
-    fn quiet(&self, site: Site) -> Result<(), Aborted>;
+    /// Waits until all requests that this rank has sent to that one have ended.
+    fn quiet_to(&self, site: Site, rank: u32) -> Result<(), Aborted>;
     /// How many bits of a signal's number travel with it, by whichever way.
     fn signal_bits(&self) -> u32 {
         NUMBER_BITS

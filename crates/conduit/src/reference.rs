@@ -239,7 +239,7 @@ pub(crate) fn next_signal<C: Conduit + ?Sized>(c: &C, site: Site, to: u32) -> Re
     let number = c.landing().next_signal(c.ranks(), to);
     // What travels of a number must be enough to tell apart all that are under way.
     if number > 0 && number.is_multiple_of(most) {
-        c.quiet(site)?;
+        c.quiet_to(site, to)?;
     }
     Ok(number)
 }

@@ -344,9 +344,7 @@ impl<'m> Waiter<'m> {
                 Step::Idle => {}
             }
             site(&mut |site| self.record.waiting(&site));
-            let found = self.park(site, look);
-            self.record.running();
-            match found? {
+            match self.park(site, look)? {
                 Step::Done => return Ok(()),
                 _ => continue 'again,
             }
@@ -461,10 +459,11 @@ impl<'m> Waiter<'m> {
     fn park(&self, site: Says<'_>, look: &(impl Fn() -> Step + ?Sized)) -> Result<Step, Aborted> {
         let word = self.bell.0.word();
         self.sleepers.count.fetch_add(1, Relaxed);
+        let _asleep = Asleep(self);
         self.meeting.since.set(0);
         word.store(PARKED, Relaxed);
         heavy_fence();
-        let ended = loop {
+        loop {
             let mut found = look();
             if found == Step::Idle && !self.aborted() {
                 if let Some(relief) = self.relief {
@@ -484,10 +483,19 @@ impl<'m> Waiter<'m> {
             if word.swap(PARKED, AcqRel) != PARKED {
                 heavy_fence();
             }
-        };
-        word.store(0, Relaxed);
-        self.sleepers.count.fetch_sub(1, Relaxed);
-        ended
+        }
+    }
+}
+
+/// A rank that sleeps, until it does not, also if what it looks at has panicked.
+struct Asleep<'w, 'm>(&'w Waiter<'m>);
+
+impl Drop for Asleep<'_, '_> {
+    fn drop(&mut self) {
+        let Asleep(waiter) = self;
+        waiter.bell.0.word().store(0, Relaxed);
+        waiter.sleepers.count.fetch_sub(1, Relaxed);
+        waiter.record.awake();
     }
 }
 

@@ -355,7 +355,11 @@ impl Inner {
     pub fn fence_at(&self, site: Site) {
         self.complete_far(site);
         if self.signals_sent.replace(false) {
-            self.unless_over(self.seat.quiet_messages(site));
+            // Signals to ranks of this node are stores, unless all goes by messages.
+            self.unless_over(match self.reference.is_forced() {
+                true => self.seat.quiet_messages(site),
+                false => self.seat.quiet_far_messages(site),
+            });
         }
         full_fence();
     }
@@ -769,7 +773,8 @@ impl Job {
         fail::die(code, None)
     }
 
-    /// Prints a line that begins with my rank, in one piece.
+    /// Prints a line that begins with my rank, in one piece; one of more than 4 KiB, where ranks are processes and their output is a
+    /// pipe, only under `partage run --label` or `--hosts`.
     pub fn println(&self, line: impl fmt::Display) {
         use std::io::Write;
         let text = format!("[{}] {line}\n", self.rank().0);

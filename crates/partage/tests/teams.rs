@@ -12,6 +12,7 @@ static ONE: Mutex<()> = Mutex::new(());
 fn in_little_memory() {
     the_memory_of_lanes_is_used_again();
     the_memory_of_teams_is_used_again();
+    the_memory_of_teams_is_used_again_by_the_job();
     a_team_for_which_there_is_no_room();
 }
 
@@ -73,6 +74,28 @@ fn the_memory_of_teams_is_used_again() {
         }
     });
     ended.unwrap();
+}
+
+/// No other team is made; an array of the job has room in memory that was a team's.
+fn the_memory_of_teams_is_used_again_by_the_job() {
+    let _one = ONE.lock();
+    let shared = || {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("RssShmem:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+    };
+    partage::test(2, |job| {
+        let team = job.split(0);
+        let mut a = team.array::<u8>(Layout::per_rank(64 << 20)).unwrap();
+        a.own(|mine| mine.fill(1));
+        job.barrier();
+        let with = shared();
+        assert!(with >= 128, "{with} MiB");
+        drop((a, team));
+        (0..2).for_each(|_| drop(job.array::<u64>(100).unwrap()));
+        job.barrier();
+        assert!(shared() + 100 < with, "{} of {with} MiB", shared());
+    });
 }
 
 /// One that does not fit is an error, or a panic, on all members alike; those that there are go on.

@@ -224,6 +224,17 @@ fn the_first_rule_that_fits_is_taken() {
     assert_eq!(choose(OpKind::Exchange, Setting { nodes: true, ..SHARED }, 8192), "flat:pull");
 }
 
+/// One rank does all of an exchange only where that is not too much for a plan, which each rank makes.
+#[test]
+fn one_does_not_do_all_for_many() {
+    let table: Table = "any:last;leader;flat:pull".parse().unwrap_or_else(|e| panic!("{e}"));
+    let choose = |op, ranks| table.choose(op, &Setting { ranks, ..SHARED }, 8).to_string();
+    for op in [OpKind::Exchange, OpKind::GatherAll] {
+        assert_eq!([32, 33].map(|ranks| choose(op, ranks)), ["last", "flat:pull"]);
+    }
+    assert_eq!(choose(OpKind::Gather, 100), "last");
+}
+
 /// A leader that is no rank does nothing, and another rule is taken.
 #[test]
 fn leaders_are_ranks() {

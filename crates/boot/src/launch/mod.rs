@@ -352,6 +352,10 @@ impl<'a> Job<'a> {
             Source::Out => self.out.write(),
             Source::Err => self.err.write(),
         }
+        // As a program by itself ends then.
+        if self.out.is_deserted() && self.ended.is_none() {
+            self.fail(128 + Signal::PIPE.as_raw(), None, None);
+        }
         self.think();
     }
 

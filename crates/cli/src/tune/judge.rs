@@ -4,6 +4,7 @@
 
 use crate::bench::digits;
 use crate::bench::measure::median;
+use partage::coll::Algorithm;
 use std::str::FromStr;
 
 /// What is better by less than this is not.
@@ -72,6 +73,10 @@ impl FromStr for Outcome {
         // Of a line that was being written the end is missing.
         let &[head, bytes, built_in, built_in_us, chosen, chosen_us, ratio, "."] = &words[..] else { return Err(()) };
         let number = |word: &str| word.parse::<f64>().map_err(|_| ());
+        // Of a name that is none jobs would refuse the profile.
+        if [built_in, chosen].iter().any(|name| name.parse::<Algorithm>().is_err()) {
+            return Err(());
+        }
         Ok(Outcome {
             head: head.into(),
             bytes: bytes.parse().map_err(|_| ())?,
@@ -186,6 +191,7 @@ mod tests {
         assert_eq!(o.line().parse(), Ok(o.clone()));
         let line = o.line();
         assert!((0..line.len()).all(|n| line[..n].parse::<Outcome>().is_err()));
+        assert!(line.replace("ring/", "rong/").parse::<Outcome>().is_err(), "jobs would refuse it");
     }
 
     #[test]

@@ -84,8 +84,12 @@ const HOPELESS: [f64; 2] = [3.0, 1.3];
 /// Blocks of one cell take this part of the memory at most.
 const PART_OF_MEMORY: u64 = 4;
 /// Jobs run as if nobody had set what makes calls take longer or shorter: a profile is for all jobs to come.
-const PLAIN: [(&str, Option<&str>); 7] = [
+const PLAIN: [(&str, Option<&str>); 11] = [
     ("PARTAGE_CHECK", Some("0")),
+    ("PARTAGE_TIMEOUT", None),
+    ("PARTAGE_HANG_AFTER", None),
+    ("PARTAGE_SEGMENT", None),
+    ("PARTAGE_HUGE", None),
     ("PARTAGE_WAIT", None),
     ("PARTAGE_RSEQ", None),
     ("PARTAGE_RADIX", None),
@@ -158,7 +162,8 @@ impl Tuner {
         }
         let made = Made::now();
         let from = options.from.clone().unwrap_or(Table::empty()).over(Table::default());
-        let key = format!("{} {} {} {} {ranks:?} {from}", made.version, made.table, made.processor, made.cores);
+        let how = (cfg!(debug_assertions), options.quick, cores);
+        let key = format!("{} {} {} {} {how:?} {ranks:?} {from}", made.version, made.table, made.processor, made.cores);
         let work = Work::open(&output, &key, options.fresh)?;
         let count = cells.iter().filter(|cell| work.find(cell).is_some()).count();
         if count > 0 {

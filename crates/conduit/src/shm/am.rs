@@ -385,14 +385,46 @@ impl Seat {
         self.quiet_of(site, |net| net == AM, || Conduit::progress(self))
     }
 
+    /// The same of messages to other nodes: ranks of this one, which may compute, are not waited for.
+    pub fn quiet_far_messages(&self, site: Site) -> Result<(), Aborted> {
+        self.quiet_far(site, |net| net == AM, || Conduit::progress(self))
+    }
+
     fn quiet_of(
         &self,
         site: Site,
         is_meant: impl Fn(usize) -> bool + Copy,
         progress: impl Fn() -> bool + Copy,
     ) -> Result<(), Aborted> {
+        let is_listed = || self.outlet.not_quiet.borrow().iter().any(|&(net, _)| is_meant(net));
+        loop {
+            self.quiet_near(site, |net, _| is_meant(net), progress)?;
+            self.quiet_far(site, is_meant, progress)?;
+            // What was served meanwhile may have sent more to ranks of this node.
+            if self.far.is_none() || !is_listed() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn quiet_far(
+        &self,
+        site: Site,
+        is_meant: impl Fn(usize) -> bool + Copy,
+        progress: impl Fn() -> bool + Copy,
+    ) -> Result<(), Aborted> {
+        self.far.as_ref().map_or(Ok(()), |far| far.quiet(self, site, is_meant, progress))
+    }
+
+    /// Waits until what went by these nets to these near ranks has ended.
+    fn quiet_near(
+        &self,
+        site: Site,
+        is_meant: impl Fn(usize, usize) -> bool + Copy,
+        progress: impl Fn() -> bool + Copy,
+    ) -> Result<(), Aborted> {
         let mail = &self.node.mail;
-        let next = || self.outlet.not_quiet.borrow().iter().rfind(|&&(net, _)| is_meant(net)).copied();
+        let next = || self.outlet.not_quiet.borrow().iter().rfind(|&&(net, to)| is_meant(net, to)).copied();
         // What is served meanwhile may send more; it is waited for too. And it may wait for the same: so nothing leaves the list before it is quiet.
         while let Some((net, to)) = next() {
             let route = &self.outlet.routes[net][to];
@@ -436,11 +468,7 @@ impl Seat {
             waited?;
             is_quiet();
         }
-        let Some(far) = &self.far else { return Ok(()) };
-        far.quiet(self, site, is_meant, progress)?;
-        // What was served meanwhile may have sent more to ranks of this node.
-        let quiet = !self.outlet.not_quiet.borrow().iter().any(|&(net, _)| is_meant(net));
-        if quiet { Ok(()) } else { self.quiet_of(site, is_meant, progress) }
+        Ok(())
     }
 
     /// Is it known, without a look at others, that there is nothing to be waited for?
@@ -520,8 +548,11 @@ impl Conduit for Seat {
         self.node.landing(self.rank)
     }
 
-    fn quiet(&self, site: Site) -> Result<(), Aborted> {
-        self.quiet_messages(site)
+    fn quiet_to(&self, site: Site, rank: u32) -> Result<(), Aborted> {
+        match self.node.ranks().near(rank as usize) {
+            near if near == FAR as usize => self.quiet_far_messages(site),
+            near => self.quiet_near(site, |net, to| net == AM && to == near, || Conduit::progress(self)),
+        }
     }
 
     fn signal_bits(&self) -> u32 {
@@ -574,8 +605,8 @@ impl Conduit for Reference<'_> {
     fn ranks(&self) -> usize {
         self.0.ranks()
     }
-    fn quiet(&self, site: Site) -> Result<(), Aborted> {
-        Conduit::quiet(self.0, site)
+    fn quiet_to(&self, site: Site, rank: u32) -> Result<(), Aborted> {
+        self.0.quiet_to(site, rank)
     }
     fn signal_bits(&self) -> u32 {
         self.0.signal_bits()

@@ -1,5 +1,5 @@
 use super::*;
-use crate::record::Site;
+use crate::record::{Doing, Site};
 use crate::shm::segment::{self, Mapping};
 use crate::sync::{AtomicU64, be_light, can_be_light, publish};
 use crate::topology;
@@ -47,6 +47,24 @@ fn turns_are_taken_where_cores_are_shared() {
     let beside_a_load = waiter(Cores::Shared);
     beside_a_load.no_yield_before.set(u64::MAX);
     assert_eq!(taken(&beside_a_load), 0);
+}
+
+/// What it looked at while it slept has panicked, and that was caught: it does not sleep, nor wait.
+#[test]
+fn a_look_that_panics() {
+    let (bell, sleepers, record, abort) = Default::default();
+    for cores in [Cores::Own, Cores::Shared] {
+        let waiter = Waiter::new(&bell, &sleepers, &record, &abort, cores);
+        let site = Site { call: "waits", at: std::panic::Location::caller() };
+        let look = || match record.read() {
+            Some(Doing::Waiting { .. }) => std::panic::resume_unwind(Box::new("enough")),
+            _ => Step::Idle,
+        };
+        let waits = std::panic::AssertUnwindSafe(|| waiter.until(|| site, look));
+        assert!(std::panic::catch_unwind(waits).is_err());
+        assert_eq!((sleepers.count.load(Relaxed), bell.0.word().load(Relaxed)), (0, 0));
+        assert_eq!(record.read(), Some(Doing::Computing));
+    }
 }
 
 const OVER: u64 = u64::MAX;

@@ -130,6 +130,7 @@ impl Team {
         let (inner, group, me) = (&self.inner, &*self.group, self.inner.rank);
         inner.quiet_at(site);
         inner.tell_of_dropped(group, site);
+        inner.sweep_teams(site);
         let board = self.board(site, wanted.head)?;
         let at = At { rank: me.0, offset: board };
         inner.own_table().write(at, bytemuck::bytes_of(&wanted.description)).expect("a board of mine");
@@ -137,6 +138,7 @@ impl Team {
 
         inner.reclaim(group, site);
         inner.sweep_lanes();
+        inner.sweep_teams(site);
         if group.own.is_none() {
             inner.seat.sweep_mailboxes();
         }

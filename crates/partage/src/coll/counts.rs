@@ -93,7 +93,10 @@ impl<T: Pod> Counted<'_, T, Ready> {
         let Some(dest) = &all.dest else { all.not_counted(site, "is not in place; give a destination") };
         all.apart(dest, site);
         let (sent, come) = all.lengths(counts, len, site);
-        all.make_room(dest, all.total(&come, site), site);
+        // What only the root has is ignored elsewhere.
+        if all.op != OpKind::Gather || team.rank() == all.root {
+            all.make_room(dest, all.total(&come, site), site);
+        }
         let (kind, _) = all.part(&dest.what, site, &mut task.bases[1]);
         if let (OpKind::Gather | OpKind::GatherAll, Some(counts)) = (all.op, counts) {
             task.besides = number(counts.iter().flat_map(|n| n.to_ne_bytes()));

@@ -697,9 +697,8 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
     fn is_to_do(&self, task: &mut Task, key: Key, prepared: Rc<Prepared>) {
         task.key = key;
         task.element = element::<T, M>;
-        if self.algorithm != 0 && self.team.inner.check {
-            let name = self.team.group.engine.asked.get(self.algorithm).map(|algorithm| algorithm.to_string());
-            task.besides = check::number(name.unwrap_or_default().bytes());
+        if self.team.inner.check {
+            task.besides = self.number();
         }
         task.combine = self.meets.combines().map(|combine| &raw const *combine);
         if let Some(fixed) = self.fixed
@@ -712,6 +711,21 @@ impl<T: Pod, M: Meets<T>> Collective<'_, T, Ready, M> {
         if self.op != OpKind::Permute || key.from() != UNKNOWN {
             task.prepared = OnceCell::from(prepared);
         }
+    }
+
+    /// What all must have alike besides: the algorithm that is asked for, and which elements of which arrays.
+    #[cold]
+    fn number(&self) -> u32 {
+        let name = self.team.group.engine.asked.get(self.algorithm).map(|algorithm| algorithm.to_string());
+        let sides = [Some(&self.source), self.dest.as_ref()].map(|side| match side.map(|side| &side.what) {
+            Some(What::Shared(array, range)) => {
+                // SAFETY: borrowed.
+                let slot = unsafe { (**array).slot };
+                [1 + u64::from(slot), range.start as u64, range.end as u64]
+            }
+            _ => [0; 3],
+        });
+        check::number(name.unwrap_or_default().bytes().chain(sides.into_iter().flatten().flat_map(u64::to_ne_bytes)))
     }
 
     #[cold]

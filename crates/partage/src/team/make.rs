@@ -610,7 +610,7 @@ impl Inner {
     }
 
     /// Gives back the memory of teams that all members have left.
-    fn sweep_teams(self: &Rc<Self>, site: Site) {
+    pub(crate) fn sweep_teams(self: &Rc<Self>, site: Site) {
         if self.teams.left.borrow().is_empty() {
             return;
         }

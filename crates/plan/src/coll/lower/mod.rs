@@ -29,6 +29,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::flow::{Move, reduce::acts};
 use super::{Buffer, Flow, In, Kind, Op, OpKind, Out, Plan, Posting, Scheme, Shape, Signal, Span, Step, Totals, Way};
 
+/// Ranks at most of whose exchange one rank may do all: the plan of each rank has a step for each of both, which each takes memory and time to make.
+const MOST_OF_ALL: usize = 32;
+
 impl Shape {
     /// The steps of rank `me`; nothing where the flow is not one for the operation, or not for these buffers, this way
     /// or this sync mode. The answer is the same on every rank.
@@ -97,8 +100,11 @@ impl Shape {
         let known = !matches!(&self.op, Op::Permute { to } if to.contains(&Op::UNKNOWN));
         let (push, swaps) = (self.way == Way::Push, self.swaps());
         let direct = matches!(self.flow, Flow::Flat | Flow::Pairwise | Flow::Xor);
+        // All of it is in the plan of each rank that may be the one to do it.
+        let is_long = self.ranks > MOST_OF_ALL && matches!(self.op, Op::Exchange | Op::GatherAll);
         let flow = match (self.scheme, self.flow) {
             (scheme, _) if self.op.combines() && scheme != Scheme::Fused => false,
+            (_, Flow::Leader(_) | Flow::Last) if is_long => false,
             // One rank's steps depend on all others having entered: that is not what `My` says.
             (Scheme::Fused, Flow::Leader(leader)) => {
                 let is_one = leader.is_none_or(|leader| leader < self.ranks);
