@@ -5,12 +5,13 @@ use crate::{Case, Random, attempt, is_short, mixed, plenty, refusal};
 use partage::prelude::*;
 
 /// The cases.
-pub const CASES: [Case; 12] = [
+pub const CASES: [Case; 13] = [
     ("teams of every shape", shapes),
     ("collectives on teams", collectives),
     ("teams that overlap in ranks and in time", overlapping),
     ("teams that do different things at once", at_once),
     ("barriers of teams", barriers),
+    ("halves of barriers of teams", halves),
     ("arrays of teams", arrays),
     ("locks and objects of teams", others),
     ("collectives of which only a team takes part", filters),
@@ -231,6 +232,27 @@ fn barriers(job: &Job) {
         assert!(all(&team).iter().all(|&c| c >= step), "{step}: {:?}", all(&team));
         team.barrier();
     }
+}
+
+/// The second half of a barrier waits for nobody who has come to the first, with values, too.
+fn halves(job: &Job) {
+    let (team, come) = (job.split(0), job.semaphore().unwrap());
+    let all = job.value(come.signal()).gather_all();
+    for step in 0..6u64 {
+        // Some, or all, have it; the first waits in between for others that have left.
+        let mine = (step % 2 == 0 || team.rank().0 % 2 == 0).then_some(step << 60 | step);
+        let there = team.notify(mine);
+        if job.rank().0 == 0 {
+            while !there.test() {}
+            come.wait_n(job.size() as u32 - 1);
+            there.wait(Some(step << 60 | step));
+        } else {
+            there.wait(mine);
+            job.post(all[0]);
+        }
+    }
+    job.quiet();
+    job.barrier();
 }
 
 fn arrays(job: &Job) {

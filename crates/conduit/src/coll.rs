@@ -29,6 +29,7 @@ use crate::line;
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
 use crate::sync::full_fence;
 use crate::sync::{AtomicU64, Ordering::*, Plain, publish};
+use bytemuck::{Pod, Zeroable};
 
 /// How many collectives of a team may overlap.
 pub const CONTEXTS: usize = 16;
@@ -207,6 +208,70 @@ pub struct Hall {
     released: Apart<Count>,
     /// How many of the lists of work of all collectives here were taken.
     claimed: Apart<AtomicU64>,
+    /// Of those who came with values, to even and to odd barriers: all, and those of this node.
+    values: [Apart<[Values; 2]>; 2],
+}
+
+/// The sums of values, as [`Sums`] has them.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C))]
+struct Values([AtomicU64; SUMS]);
+
+/// Words of sums.
+const SUMS: usize = 7;
+/// Bits of a value of which there is a sum, and one of squares: of a million values neither is too long for a word.
+const PART: u32 = 22;
+
+/// Of some values how many there are, and of either third of their bits the sum and that of the squares: enough to tell whether they are
+/// all the same, and which. Sums can be added in any order, and those of what came before are subtracted: nobody resets them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct Sums([u64; SUMS]);
+
+impl Sums {
+    /// Of one value.
+    pub fn of(value: u64) -> Sums {
+        let [a, b, c] = [0, 1, 2].map(|i| value >> (i * PART) & ((1 << PART) - 1));
+        Sums([1, a, b, c, a * a, b * b, c * c])
+    }
+
+    /// Of how many.
+    pub fn count(&self) -> u64 {
+        self.0[0]
+    }
+
+    /// Of those that are not among `before`.
+    pub fn since(self, before: Sums) -> Sums {
+        Sums(std::array::from_fn(|i| self.0[i].wrapping_sub(before.0[i])))
+    }
+
+    /// The value that all of them are, if there are any and they are the same: by the inequality of Cauchy and Schwarz.
+    pub fn same(&self) -> Option<u64> {
+        let [n, parts @ ..] = self.0;
+        let is_same = |i: usize| u128::from(n) * u128::from(parts[3 + i]) == u128::from(parts[i]).pow(2);
+        (n > 0 && (0..3).all(is_same)).then(|| (0..3).map(|i| (parts[i] / n) << (i as u32 * PART)).sum())
+    }
+}
+
+/// How many came to some barriers with tags: with values, and with others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tags {
+    /// What is not told by a sum.
+    pub others: u64,
+    /// The values.
+    pub values: Sums,
+}
+
+impl Tags {
+    /// Of those that are not among `before`.
+    pub fn since(self, before: Tags) -> Tags {
+        Tags { others: self.others.wrapping_sub(before.others), values: self.values.since(before.values) }
+    }
+
+    /// Are there any?
+    pub fn any(&self) -> bool {
+        self.others > 0 || self.values.count() > 0
+    }
 }
 
 /// How many there were, and how many with tags, at even and at odd barriers.
@@ -238,19 +303,34 @@ impl Hall {
         self.here.0.count.fetch_add(1, AcqRel)
     }
 
-    /// So many of those who arrive next at an even or odd barrier have tags.
-    pub fn tag(&self, odd: bool, n: u64) {
-        self.all.0.tags[usize::from(odd)].fetch_add(n, Relaxed);
+    /// Those who arrive next at an even or odd barrier have these.
+    pub fn tag(&self, odd: bool, tags: Tags) {
+        self.add(0, odd, tags);
     }
 
     /// One of this node has, of which others are told when all its ranks have arrived.
-    pub fn tag_here(&self, odd: bool) {
-        self.here.0.tags[usize::from(odd)].fetch_add(1, Relaxed);
+    pub fn tag_here(&self, odd: bool, tags: Tags) {
+        self.add(1, odd, tags);
     }
 
-    /// How many had tags at even or odd barriers, and how many of this node's. Who has seen all arrive sees theirs.
-    pub fn tags(&self, odd: bool) -> [u64; 2] {
-        [&self.all, &self.here].map(|arrivals| arrivals.0.tags[usize::from(odd)].load(Relaxed))
+    fn add(&self, which: usize, odd: bool, tags: Tags) {
+        let odd = usize::from(odd);
+        if tags.others > 0 {
+            [&self.all, &self.here][which].0.tags[odd].fetch_add(tags.others, Relaxed);
+        }
+        if tags.values.count() > 0 {
+            let sums = &self.values[which].0[odd].0;
+            sums.iter().zip(tags.values.0).for_each(|(sum, n)| _ = sum.fetch_add(n, Relaxed));
+        }
+    }
+
+    /// What there was at even or odd barriers, and of this node's. Who has seen all arrive sees theirs.
+    pub fn tags(&self, odd: bool) -> [Tags; 2] {
+        let odd = usize::from(odd);
+        [(&self.all, &self.values[0]), (&self.here, &self.values[1])].map(|(arrivals, values)| Tags {
+            others: arrivals.0.tags[odd].load(Relaxed),
+            values: Sums(std::array::from_fn(|i| values.0[odd].0[i].load(Relaxed))),
+        })
     }
 
     /// How many arrivals there were.
@@ -288,7 +368,30 @@ mod tests {
     #[test]
     fn lines_are_apart() {
         assert_eq!((size_of::<Letter>(), size_of::<Signals>(), size_of::<Told>()), (64, 64, 128));
-        assert_eq!((size_of::<Inlet>(), size_of::<Hall>()), (128 + 128 * (CONTEXTS + 1), 512));
+        assert_eq!((size_of::<Inlet>(), size_of::<Hall>()), (128 + 128 * (CONTEXTS + 1), 768));
+    }
+
+    #[test]
+    fn sums_say_whether_all_are_the_same() {
+        let sum = |values: &[u64]| {
+            let words = values.iter().map(|&v| Sums::of(v).0);
+            Sums(words.fold([0; SUMS], |all, one| std::array::from_fn(|i| all[i].wrapping_add(one[i]))))
+        };
+        for v in [0, 1, 7, u64::MAX, 1 << 63, 0x0123_4567_89ab_cdef] {
+            for n in [1, 2, 3, 1000] {
+                assert_eq!(sum(&vec![v; n]).same(), Some(v), "{n} of {v}");
+            }
+            for bit in 0..64 {
+                assert_eq!(sum(&[v, v ^ 1 << bit, v]).same(), None);
+            }
+        }
+        assert_eq!((sum(&[]).same(), sum(&[1, 3, 2, 2]).same()), (None, None));
+        let before = sum(&[5, u64::MAX]);
+        assert_eq!(sum(&[5, u64::MAX, 9, 9]).since(before), sum(&[9, 9]));
+        // A million of the largest.
+        let [n, parts @ ..] = Sums::of(u64::MAX).0;
+        let million: Vec<u64> = [n].into_iter().chain(parts).map(|word| word.checked_mul(1 << 20).unwrap()).collect();
+        assert_eq!(Sums(million.try_into().unwrap()).same(), Some(u64::MAX));
     }
 }
 
@@ -370,17 +473,19 @@ mod models {
         bounded(|| {
             let all = Arc::new(Two::default());
             let run = |all: &Two, me: usize| {
-                let mut seen = [0; 2];
+                let mut seen = [Tags::default(); 2];
+                let tags = Tags { others: 1, values: Sums::of(5) };
                 for nth in 0..3 {
                     let odd = nth % 2 == 1;
                     if me == 1 && nth == 1 {
-                        all.hall.tag(odd, 1);
+                        all.hall.tag(odd, tags);
                     }
                     all.hall.arrive(1);
                     all.sleepers[1 - me].bell.ring_after_fence();
                     all.sleepers[me].until(|| all.hall.arrivals() >= 2 * (nth + 1));
                     let now = all.hall.tags(odd)[0];
-                    assert_eq!(now - seen[usize::from(odd)], u64::from(nth == 1));
+                    let expected = if nth == 1 { tags } else { Tags::default() };
+                    assert_eq!(now.since(seen[usize::from(odd)]), expected);
                     seen[usize::from(odd)] = now;
                 }
             };

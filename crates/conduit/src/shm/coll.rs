@@ -18,7 +18,7 @@
 use super::Node;
 use super::rma::Reach;
 use crate::am::{Arrival, Handler};
-use crate::coll::{Apart, CONTEXTS, Claims, Count, HOME, Hall, Inlet, Leavers, Left, Letter, Sign, Told};
+use crate::coll::{Apart, CONTEXTS, Claims, Count, HOME, Hall, Inlet, Leavers, Left, Letter, Sign, Sums, Tags, Told};
 use crate::contract::{At, Half};
 use crate::line::prefetch_to_write;
 #[cfg(doc)]
@@ -460,16 +460,19 @@ impl Node {
 pub(crate) struct OnArrived;
 impl Handler for OnArrived {
     fn run(&self, arrival: &Arrival<'_>) {
-        let ([offset, n, tags, odd], _) = arrival.open::<[u64; 4]>();
+        let ([offset, n, others, odd], values) = arrival.open::<[u64; 4]>();
+        let values = match values.len() {
+            0 => Sums::default(),
+            len if len == size_of::<Sums>() => bytemuck::pod_read_unaligned(values),
+            _ => arrival.bad(&"no sums"),
+        };
         let node = arrival.node();
         let at = At { rank: arrival.target() as u32, offset };
         match node.table(Half::Guarded).locate(at, size_of::<Hall>()) {
             // SAFETY: aligned memory of this node; atomics.
             Some(p) if p.addr().is_multiple_of(align_of::<Hall>()) => unsafe {
                 let hall = &*p.cast::<Hall>();
-                if tags > 0 {
-                    hall.tag(odd != 0, tags);
-                }
+                hall.tag(odd != 0, Tags { others, values });
                 hall.arrive(n)
             },
             _ => arrival.bad(&"a hall outside"),

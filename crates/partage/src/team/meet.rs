@@ -1,7 +1,9 @@
 //! Barriers of teams that are not the job's.
 //!
-//! Members arrive in a hall ([`Hall`](partage_conduit::coll::Hall)) and wait until all have. If any of them came with a tag, or with a number to be
-//! reduced, all know it then, and tell each other theirs: a plain barrier costs nothing for what it does not have.
+//! Members arrive in a hall ([`Hall`](partage_conduit::coll::Hall)) and wait until all have. Values that they came with are summed up there
+//! ([`Sums`](partage_conduit::coll::Sums)): if they are all the same everybody knows it then. If they are not, or any came with another tag, or with a number to be
+//! reduced, all know that, and tell each other theirs: a plain barrier costs nothing for what it does not have, and
+//! the second half of one in two halves waits for nobody who has come, unless they disagree.
 //!
 //! On one node the last to arrive, who has acquired what all others did before, releases them by a word of its own: twice the number of barriers that are
 //! over, and one more if somebody came with a tag. So who waits looks at a line that nobody writes meanwhile, and needs no other; it finds the word as it
@@ -13,6 +15,7 @@ use crate::fail;
 use crate::job::Inner;
 use crate::team::Rank;
 use partage_conduit::barrier::Tag;
+use partage_conduit::coll::{Sums, Tags};
 use partage_conduit::record::Site;
 use partage_conduit::reference::ARRIVED;
 use partage_conduit::shm::coll::BARRIERS;
@@ -28,8 +31,8 @@ const PLACE: usize = 128;
 pub(super) struct Door {
     /// How many it has come to.
     times: Cell<u64>,
-    /// How many members came with tags to even and to odd ones: all, and those of this node.
-    seen: [Cell<[u64; 2]>; 2],
+    /// What members came with to even and to odd ones: all, and those of this node.
+    seen: [Cell<[Tags; 2]>; 2],
 }
 
 impl Door {
@@ -64,31 +67,28 @@ impl fmt::Display for Waits<'_> {
 }
 
 impl Engine {
-    /// Arrives in the hall for barriers; so many were seen to have tags at barriers like this: of all, and of this node's.
-    fn come(&self, inner: &Rc<Inner>, site: Site, nth: u64, tagged: bool, [seen, seen_here]: [u64; 2]) {
+    /// Arrives in the hall for barriers with these; others were seen at barriers like this: of all, and of this node's.
+    fn come(&self, inner: &Rc<Inner>, site: Site, nth: u64, tags: Tags, [seen, seen_here]: [Tags; 2]) {
         let (hall, n, odd) = (self.desk.hall(BARRIERS), self.desk.ranks() as u64, is_odd(nth));
         let (others, here) = self.elsewhere();
         if others.is_empty() {
-            if tagged {
-                hall.tag(odd, 1);
-            }
+            hall.tag(odd, tags);
             if (hall.arrive(1) + 1).is_multiple_of(n) {
                 hall.release((nth + 1) << 1 | u64::from(hall.tags(odd)[0] != seen));
                 self.desk.ring_all();
             }
             return;
         }
-        if tagged {
-            hall.tag_here(odd);
-        }
+        hall.tag_here(odd, tags);
         if (hall.arrive_here() + 1).is_multiple_of(here) {
-            let tags = hall.tags(odd)[1] - seen_here;
+            let tags = hall.tags(odd)[1].since(seen_here);
             hall.tag(odd, tags);
             hall.arrive(here);
             self.desk.ring_all();
-            let what = [self.desk.barriers_offset(), here, tags, odd.into()];
+            let what = [self.desk.barriers_offset(), here, tags.others, odd.into()];
+            let values = if tags.values.count() > 0 { bytemuck::bytes_of(&tags.values) } else { &[] };
             for &first in others {
-                inner.request(site, Rank(first), ARRIVED, bytemuck::bytes_of(&what), &[]);
+                inner.request(site, Rank(first), ARRIVED, bytemuck::bytes_of(&what), values);
             }
         }
     }
@@ -120,8 +120,12 @@ impl Team {
     /// Says that this member has come.
     pub(super) fn come(&self, door: &Door, tag: Tag, aux: u64, site: Site) -> Came {
         let nth = door.times.get();
-        let tagged = tag != Tag::Plain || aux != u64::MAX;
-        self.group.engine.come(&self.inner, site, nth, tagged, door.seen[usize::from(is_odd(nth))].get());
+        let tags = match tag {
+            Tag::Plain if aux == u64::MAX => Tags::default(),
+            Tag::Value(v) if aux == u64::MAX => Tags { others: 0, values: Sums::of(v) },
+            _ => Tags { others: 1, ..Tags::default() },
+        };
+        self.group.engine.come(&self.inner, site, nth, tags, door.seen[usize::from(is_odd(nth))].get());
         door.times.set(nth + 1);
         Came { nth, tag, aux }
     }
@@ -156,10 +160,15 @@ impl Team {
         let odd = is_odd(nth);
         let now = engine.desk.hall(BARRIERS).tags(odd);
         let before = door.seen[usize::from(odd)].replace(now);
-        (now[0] != before[0]).then(|| self.compare_tags(came, site))
+        let tags = now[0].since(before[0]);
+        match tags.values.same() {
+            _ if !tags.any() => None,
+            Some(value) if tags.others == 0 => Some((u64::MAX, Some(value))),
+            _ => Some(self.compare_tags(came, site)),
+        }
     }
 
-    /// Some came with tags, or with numbers: all tell all.
+    /// Some came with values that are not the same, with other tags, or with numbers: all tell all.
     #[cold]
     fn compare_tags(&self, Came { tag, aux, .. }: Came, site: Site) -> (u64, Option<u64>) {
         let (kind, value) = tag.encode();
