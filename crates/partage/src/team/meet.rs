@@ -1,7 +1,7 @@
 //! Barriers of teams that are not the job's.
 //!
 //! Members arrive in a hall ([`Hall`](partage_conduit::coll::Hall)) and wait until all have. Values that they came with are summed up there
-//! ([`Sums`](partage_conduit::coll::Sums)): if they are all the same everybody knows it then. If they are not, or any came with another tag, or with a number to be
+//! ([`Sums`]): if they are all the same everybody knows it then. If they are not, or any came with another tag, or with a number to be
 //! reduced, all know that, and tell each other theirs: a plain barrier costs nothing for what it does not have, and
 //! the second half of one in two halves waits for nobody who has come, unless they disagree.
 //!
