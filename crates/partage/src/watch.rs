@@ -45,7 +45,7 @@ impl Watch {
             && let Ok((read, write)) = UnixStream::pair()
             && read.set_nonblocking(true).is_ok()
         {
-            between_jobs();
+            // Before the other, which would end this process by a signal that comes between the two.
             watching.signal = signal_hook::low_level::pipe::register(libc::SIGQUIT, write).ok();
             if watching.signal.is_some() {
                 between_jobs().store(false, Release);
@@ -178,11 +178,11 @@ impl Neighbor {
     }
 }
 
-/// While this is set, SIGQUIT does to this process what it does by default.
+/// While this is set, SIGQUIT does to this process what it does by default. Made when the first job has begun.
 fn between_jobs() -> &'static AtomicBool {
     static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     FLAG.get_or_init(|| {
-        let flag = Arc::new(AtomicBool::new(true));
+        let flag = Arc::new(AtomicBool::new(false));
         // If it is refused, the signal is only ours from the first job on.
         let _ = signal_hook::flag::register_conditional_default(libc::SIGQUIT, flag.clone());
         flag
