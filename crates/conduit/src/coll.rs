@@ -279,6 +279,8 @@ impl Tags {
 #[cfg_attr(not(loom), repr(C))]
 struct Arrivals {
     count: AtomicU64,
+    /// Where other nodes tell of theirs, by even and odd barriers.
+    told: [AtomicU64; 2],
     tags: [AtomicU64; 2],
 }
 
@@ -290,6 +292,19 @@ impl Hall {
         #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
         full_fence();
         before
+    }
+
+    /// `n` arrivals more at even or odd barriers, of a whole node, in any order: a node that is ahead by one barrier is not counted for this one.
+    /// There is a full fence after it.
+    pub fn arrive_at(&self, odd: bool, n: u64) {
+        self.all.0.told[usize::from(odd)].fetch_add(n, AcqRel);
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        full_fence();
+    }
+
+    /// How many of those there were.
+    pub fn arrivals_at(&self, odd: bool) -> u64 {
+        self.all.0.told[usize::from(odd)].load(Acquire)
     }
 
     /// Others arrive next.

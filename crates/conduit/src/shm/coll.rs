@@ -473,6 +473,8 @@ impl Handler for OnArrived {
             Some(p) if p.addr().is_multiple_of(align_of::<Hall>()) => unsafe {
                 let hall = &*p.cast::<Hall>();
                 hall.tag(odd != 0, Tags { others, values });
+                // A barrier's hall is asked for the one, those of collectives for the other.
+                hall.arrive_at(odd != 0, n);
                 hall.arrive(n)
             },
             _ => arrival.bad(&"a hall outside"),

@@ -7,7 +7,8 @@
 //!
 //! On one node the last to arrive, who has acquired what all others did before, releases them by a word of its own: twice the number of barriers that are
 //! over, and one more if somebody came with a tag. So who waits looks at a line that nobody writes meanwhile, and needs no other; it finds the word as it
-//! was written for this barrier, since no other ends without it. Between nodes nobody is the last, and members look at the count of arrivals.
+//! was written for this barrier, since no other ends without it. Between nodes nobody is the last, and members look at the count of arrivals: at even or at odd barriers, since
+//! a node may be ahead by one, and what it tells comes in any order.
 
 use super::{Team, Unwound};
 use crate::coll::Engine;
@@ -83,7 +84,7 @@ impl Engine {
         if (hall.arrive_here() + 1).is_multiple_of(here) {
             let tags = hall.tags(odd)[1].since(seen_here);
             hall.tag(odd, tags);
-            hall.arrive(here);
+            hall.arrive_at(odd, here);
             self.desk.ring_all();
             let what = [self.desk.barriers_offset(), here, tags.others, odd.into()];
             let values = if tags.values.count() > 0 { bytemuck::bytes_of(&tags.values) } else { &[] };
@@ -98,7 +99,7 @@ impl Engine {
         let hall = self.desk.hall(BARRIERS);
         match self.elsewhere() {
             ([], _) => hall.released() >> 1 > nth,
-            _ => hall.arrivals() >= (nth + 1) * self.desk.ranks() as u64,
+            _ => hall.arrivals_at(is_odd(nth)) >= (nth / 2 + 1) * self.desk.ranks() as u64,
         }
     }
 
