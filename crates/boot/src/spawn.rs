@@ -70,7 +70,7 @@ pub(crate) fn spawn(spec: &Spec, program: &Path, process: usize, stdin: Stdio, p
     let parent = rustix::process::getpid();
     let prepare = move || {
         // In a group of its own it may still write to the terminal and set its modes; it would be stopped, and nobody would know.
-        // SAFETY: a system call.
+        // SAFETY: async-signal-safe, and no handler: nothing of this process's memory is touched.
         unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;

@@ -511,6 +511,28 @@ mod models {
         });
     }
 
+    /// Another node came to a barrier with a value, and is one ahead; two threads of this one's process take what it told, in any order. Who leaves
+    /// knows of the value.
+    #[test]
+    fn loom_a_node_that_is_ahead_is_not_counted_for_this_barrier() {
+        bounded(|| {
+            let all = Arc::new(Two::default());
+            let tags = Tags { others: 0, values: Sums::of(5) };
+            let threads = [Some(tags), None].map(|tags| {
+                let all = all.clone();
+                loom::thread::spawn(move || {
+                    tags.into_iter().for_each(|tags| all.hall.tag(false, tags));
+                    all.hall.arrive_at(tags.is_none(), 1);
+                    all.sleepers[0].bell.ring_after_fence();
+                })
+            });
+            all.hall.arrive_at(false, 1);
+            all.sleepers[0].until(|| all.hall.arrivals_at(false) >= 2);
+            assert_eq!(all.hall.tags(false)[0], tags);
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+    }
+
     /// Two collectives in one context, in which a block goes to a rank that does not know it: it hears of both, however far the other is
     /// ahead, and sees what was done before each claim.
     #[test]

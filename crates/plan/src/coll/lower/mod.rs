@@ -29,7 +29,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::flow::{Move, reduce::acts};
 use super::{Buffer, Flow, In, Kind, Op, OpKind, Out, Plan, Posting, Scheme, Shape, Signal, Span, Step, Totals, Way};
 
-/// Ranks at most of whose exchange one rank may do all: the plan of each rank has a step for each of both, which each takes memory and time to make.
+/// So many ranks at most may leave all of an exchange to one of them: the plan of each has a step from every rank to every other, so all of
+/// them together take memory and time in the cube of the ranks.
 const MOST_OF_ALL: usize = 32;
 
 impl Shape {
