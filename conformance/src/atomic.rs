@@ -660,6 +660,8 @@ fn domain_of_who_computes(job: &Job) {
     (0..job.size()).for_each(|i| done.on(job.rank()).add(i).put(job, 0));
     words.on(job.rank()).put(job, 0);
     let serves = !std::env::var("PARTAGE_PROGRESS").is_ok_and(|who| who == "none");
+    // Of what the words are only; where they are, only the first operation asks.
+    job.barrier();
     if d.is_native() && serves {
         if job.rank() == last {
             // Reads of one's own memory serve nobody.

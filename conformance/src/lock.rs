@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// The cases.
-pub const CASES: [Case; 13] = [
+pub const CASES: [Case; 14] = [
     ("locks have one holder at a time, wherever they are", counts),
     ("values that locks guard, of every size, come whole from holder to holder", values),
     ("a lock is tried, and had if nobody has it", tried),
@@ -20,6 +20,7 @@ pub const CASES: [Case; 13] = [
     ("a lock is freed by anybody, also while it is held", freed),
     ("whoever waits for a lock that is freed hears of it", freed_for_all),
     ("a rank that waits for a lock sends nothing", silent),
+    ("locks of a rank that computes", of_who_computes),
     ("locks of the past leave nothing behind", dropped),
     ("a handler that finds a lock does not take it", handlers),
     ("mistakes with locks are said", mistakes),
@@ -294,6 +295,40 @@ fn silent(job: &Job) {
         assert_eq!(*locks.lock(home) % (n as u64 - 1).max(1), 0);
         job.barrier();
     }
+}
+
+/// A lock goes from rank to rank of all nodes without the rank in whose memory it is.
+fn of_who_computes(job: &Job) {
+    if std::env::var("PARTAGE_PROGRESS").is_ok_and(|who| who == "none") {
+        return;
+    }
+    let done = job.alloc_all::<u64>(job.size()).unwrap();
+    (0..job.size()).for_each(|i| done.on(job.rank()).add(i).put(job, 0));
+    let locks = job.mutexes::<[u64; 2]>(job.size()).unwrap();
+    let is_home = job.ranks().filter(|&r| job.same_node(r)).last() == Some(job.rank());
+    let homes: Vec<u64> = job.value(u64::from(is_home)).gather_all();
+    let homes: Vec<usize> = (0..job.size()).filter(|&r| homes[r] == 1).collect();
+    let others: Vec<usize> = (0..job.size()).filter(|r| !homes.contains(r)).collect();
+    let (me, times) = (job.rank(), plenty(job, 300) as u64);
+    if is_home {
+        // Reads of one's own memory serve nobody.
+        while !others.iter().all(|&r| done.on(me).add(r).get(job) == 1) {
+            std::thread::yield_now();
+        }
+    } else {
+        for i in 0..times {
+            let mut value = locks.lock(homes[i as usize % homes.len()]);
+            let [count, sum] = *value;
+            assert_eq!(sum, if count == 0 { 0 } else { mixed([count]) }, "{me}: after {count}");
+            *value = [count + 1, mixed([count + 1])];
+        }
+        homes.iter().for_each(|&r| done.on(Rank(r as u32)).add(me.index()).put(job, 1));
+    }
+    job.barrier();
+    let counts: u64 = homes.iter().map(|&r| locks.lock(r)[0]).sum();
+    assert_eq!(counts, times * others.len() as u64);
+    job.barrier();
+    job.free_all(done);
 }
 
 fn dropped(job: &Job) {

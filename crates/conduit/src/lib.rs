@@ -26,6 +26,7 @@ pub mod coll;
 pub mod contract;
 pub mod copy;
 pub mod credits;
+pub mod far;
 pub mod heap;
 pub mod lane;
 pub mod ledger;

@@ -18,9 +18,9 @@
 //!
 //! # From elsewhere
 //! A rank that does not reach the word asks a thread of its *home*, the process in whose memory it lies, by one message
-//! ([`Cell::ask`]). If the lock is held, it is put into a line that the home keeps behind a mutex, and [`FAR`] is set.
-//! A holder that finds FAR does not release: it asks the home to hand the lock on ([`Cell::hand_on`]), which makes the word that of
-//! the next in the line and says whom to tell. HANDOFF goes before FAR, and the next head needs its time to starve: so
+//! ([`Cell::ask`]). If the lock is held, it is put into a [`Line`] in memory of the node, and [`FAR`] is set.
+//! A holder that finds FAR does not release but hands the lock on ([`Cell::hand_on`]), which makes the word that of
+//! the next in the line and says whom to tell; for a holder that does not reach the word its home does. HANDOFF goes before FAR, and the next head needs its time to starve: so
 //! both sides come to their turn. FAR is set only while there is a line, and a word without holder has FAR only if it has
 //! HANDOFF.
 //!
@@ -40,7 +40,6 @@
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
 use crate::wait::{Aborted, Bell};
-use std::collections::VecDeque;
 
 /// The head starves: only the head takes the word.
 pub const HANDOFF: u64 = 1 << 63;
@@ -152,6 +151,18 @@ pub trait Waits: Neighbours {
     fn now(&self) -> u64;
 }
 
+/// Those who wait for one lock without reaching it, first come first. Whoever has the line of a lock has it alone.
+pub trait Line {
+    /// Whose turn it is.
+    fn first(&self) -> Option<Owner>;
+    /// Does anybody come after the first?
+    fn has_more(&self) -> bool;
+    /// The first waits no more.
+    fn take_first(&mut self);
+    /// One comes; false if it waits already.
+    fn add(&mut self, owner: Owner) -> bool;
+}
+
 /// Why a rank that waited does not have the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
@@ -184,8 +195,8 @@ enum Seen {
 pub enum Released {
     /// It is free, and the head knows.
     Free,
-    /// Nothing: the home shall hand it on.
-    AskHome,
+    /// Nothing: it is to be handed on.
+    HandOn,
     /// Nothing: it was freed, and others of the node wait for it. They know; release it again when none [`Cell::is_awaited`].
     Freeing,
     /// It was freed, and nobody waits for it: the memory is nobody's.
@@ -205,11 +216,13 @@ pub enum Asked {
     Busy,
     /// You have it already.
     Yours(Owner),
+    /// You wait already.
+    Waits,
     /// It was freed.
     Freed,
 }
 
-/// What the home did with a lock that was to be handed on.
+/// What became of a lock that was to be handed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Handed {
     /// It is free.
@@ -337,14 +350,14 @@ impl Cell {
             let word = self.word.load(Relaxed);
             let (new, released) = match word {
                 _ if word & !FLAGS != mine.0 => return Released::NotYours,
-                _ if word & FREED != 0 && word & FAR != 0 => return Released::AskHome,
+                _ if word & FREED != 0 && word & FAR != 0 => return Released::HandOn,
                 _ if word & FREED != 0 && self.is_awaited() => {
                     self.ring_head(neighbours);
                     return Released::Freeing;
                 }
                 _ if word & FREED != 0 => (FREED, Released::Freed),
                 _ if word & HANDOFF != 0 => (word & (HANDOFF | FAR), Released::Free),
-                _ if word & FAR != 0 => return Released::AskHome,
+                _ if word & FAR != 0 => return Released::HandOn,
                 _ => (0, Released::Free),
             };
             if self.word.compare_exchange(word, new, Release, Relaxed).is_ok() {
@@ -373,8 +386,8 @@ impl Cell {
     }
 
     /// The home: a rank that does not reach the word wants the lock, and is put into the `line` if it is held and the rank
-    /// waits. Whoever has the line of a lock has it alone.
-    pub fn ask(&self, theirs: Owner, waits: bool, line: &mut VecDeque<Owner>) -> Asked {
+    /// waits.
+    pub fn ask(&self, theirs: Owner, waits: bool, line: &mut impl Line) -> Asked {
         loop {
             let word = self.word.load(Acquire);
             let there = Owner::of(word);
@@ -391,31 +404,28 @@ impl Cell {
                 _ => {}
             }
             if self.word.compare_exchange(word, word | FAR, Relaxed, Relaxed).is_ok() {
-                line.push_back(theirs);
-                return Asked::Queued(there);
+                return if line.add(theirs) { Asked::Queued(there) } else { Asked::Waits };
             }
         }
     }
 
-    /// The home: this rank, the holder, wants the lock to be released or handed on.
-    pub fn hand_on(&self, rank: u32, line: &mut VecDeque<Owner>, neighbours: &impl Neighbours) -> Handed {
+    /// This rank, the holder, wants the lock to be released or handed on: itself, or the home for one that does not reach the word.
+    pub fn hand_on(&self, rank: u32, line: &mut impl Line, neighbours: &impl Neighbours) -> Handed {
         loop {
             let word = self.word.load(Relaxed);
             if Owner::of(word).is_none_or(|there| there.rank() != rank) {
                 return Handed::NotYours;
             }
-            let far = |waiting: usize| if waiting > 0 { FAR } else { 0 };
-            let (new, handed) = match line.front() {
-                next if word & FREED != 0 && (next.is_some() || self.is_awaited()) => {
-                    (word, Handed::Freeing(next.copied()))
-                }
+            let far = |waits: bool| if waits { FAR } else { 0 };
+            let (new, handed) = match line.first() {
+                next if word & FREED != 0 && (next.is_some() || self.is_awaited()) => (word, Handed::Freeing(next)),
                 _ if word & FREED != 0 => (FREED, Handed::Freed),
-                Some(&next) if word & HANDOFF == 0 => (next.0 | far(line.len() - 1), Handed::To(next)),
-                _ => (word & HANDOFF | far(line.len()), Handed::Free),
+                Some(next) if word & HANDOFF == 0 => (next.0 | far(line.has_more()), Handed::To(next)),
+                next => (word & HANDOFF | far(next.is_some()), Handed::Free),
             };
             if self.word.compare_exchange(word, new, AcqRel, Relaxed).is_ok() {
                 if let Handed::To(_) | Handed::Freeing(Some(_)) = handed {
-                    line.pop_front();
+                    line.take_first();
                 }
                 self.ring_head(neighbours);
                 return handed;
@@ -424,9 +434,31 @@ impl Cell {
     }
 }
 
+#[cfg(test)]
+mod line {
+    use super::{Line, Owner};
+
+    impl Line for std::collections::VecDeque<Owner> {
+        fn first(&self) -> Option<Owner> {
+            self.front().copied()
+        }
+        fn has_more(&self) -> bool {
+            self.len() > 1
+        }
+        fn take_first(&mut self) {
+            self.pop_front();
+        }
+        fn add(&mut self, owner: Owner) -> bool {
+            self.push_back(owner);
+            true
+        }
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::collections::VecDeque;
 
     struct Nobody;
     impl Neighbours for Nobody {
@@ -466,7 +498,7 @@ mod tests {
         assert!(!cell.try_take(near) && cell.holder().is_none());
         assert!(cell.look(near, || false) == Seen::Taken && cell.holder() == Some(near));
         // Who waits elsewhere is not forgotten.
-        assert_eq!(cell.release(near, &Nobody), Released::AskHome);
+        assert_eq!(cell.release(near, &Nobody), Released::HandOn);
         assert_eq!(cell.hand_on(9, &mut line, &Nobody), Handed::To(c));
         assert_eq!(cell.release(near, &Nobody), Released::NotYours);
         assert_eq!(cell.hand_on(3, &mut line, &Nobody), Handed::Free);
@@ -489,7 +521,7 @@ mod tests {
             assert_eq!(cell.ask(waits, true, &mut line), Asked::Queued(Some(near)));
         }
         cell.word.fetch_or(FREED, Relaxed);
-        assert_eq!(cell.release(near, &Nobody), Released::AskHome);
+        assert_eq!(cell.release(near, &Nobody), Released::HandOn);
         assert_eq!(cell.hand_on(1, &mut line, &Nobody), Handed::Freeing(Some(far)));
         assert_eq!(cell.hand_on(1, &mut line, &Nobody), Handed::Freeing(Some(farther)));
         assert_eq!(cell.hand_on(1, &mut line, &Nobody), Handed::Freed);
@@ -503,6 +535,7 @@ mod models {
     use crate::sync::Plain;
     use crate::wait::models::Sleeper;
     use loom::sync::{Arc, Mutex};
+    use std::collections::VecDeque;
 
     struct Place {
         turn: Turn,
@@ -570,7 +603,7 @@ mod models {
             self.count();
             match self.model.cell.release(mine, self) {
                 Released::Free => {}
-                Released::AskHome => self.hand_on(),
+                Released::HandOn => self.hand_on(),
                 other => panic!("{other:?}"),
             }
         }

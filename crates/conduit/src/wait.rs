@@ -499,6 +499,20 @@ impl Drop for Asleep<'_, '_> {
     }
 }
 
+/// Yields until `done`, which others hold up for some instructions only, unless they have no core; false if the job `is_over` before that.
+pub fn briefly(done: impl Fn() -> bool, is_over: impl Fn() -> bool) -> bool {
+    while !done() {
+        if is_over() {
+            return false;
+        }
+        #[cfg(not(loom))]
+        rustix::thread::sched_yield();
+        #[cfg(loom)]
+        loom::thread::yield_now();
+    }
+    true
+}
+
 /// Between two looks: lets whoever writes the line keep it until it is done with it. One is too short for that by a
 /// little, four measured no better than two.
 #[inline(always)]

@@ -723,14 +723,14 @@ impl<'a, T: Pod> Guard<'a, T> {
     fn not_released(&self, released: Released) {
         match released {
             Released::Free => {}
-            Released::AskHome => self.hand_on(false),
+            Released::HandOn => self.hand_on(false),
             Released::Freeing => self.release_when_all_know(),
             Released::Freed => self.was_freed(),
             Released::NotYours => self.is_not_mine(),
         }
     }
 
-    /// Asks the home to release it or to hand it on, with the value if that is to be written; and tells who has it then.
+    /// Releases it or hands it on, by the home if the word is not reached here, with the value if that is to be written; and tells who has it then.
     fn hand_on(&self, write: bool) {
         let (inner, place, site) = (self.inner, self.place, self.site());
         let fits = size_of::<T>() <= LARGE;
@@ -738,7 +738,11 @@ impl<'a, T: Pod> Guard<'a, T> {
             inner.put_far(site, value_of::<T>(place.at), bytes_of(&self.value)).expect("behind its lock");
         }
         let mut value = if write && fits { bytes_of(&self.value) } else { &[] };
-        while let Some(answer) = self.ask_home(value) {
+        let hand_on = |value: &[u8]| match self.by {
+            By::Word(_) => self.hand_on_here(),
+            _ => self.ask_home(value),
+        };
+        while let Some(answer) = hand_on(value) {
             let tell = |freed| {
                 inner.request(site, Rank(answer.rank as u32), GRANT, bytes_of(&told::grant(freed)), &[]);
             };
@@ -761,6 +765,13 @@ impl<'a, T: Pod> Guard<'a, T> {
             }
             return;
         }
+    }
+
+    /// Releases it or hands it on; what is to be done then, unless the job is over.
+    fn hand_on_here(&self) -> Option<told::Told> {
+        let (inner, at) = (self.inner, self.place.at);
+        let cell = table(inner, at).lock(at.in_half(), Shape::<T>::LEN).expect("it was taken");
+        inner.seat.node().hand_on(cell, at.rank as usize, at.offset, inner.rank.0)
     }
 
     /// Asks the home to release it, with this value if there is one; what it answers, unless the job is over.

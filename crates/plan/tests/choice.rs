@@ -18,6 +18,7 @@ const SHARED: Setting = Setting {
     ranks: 4,
     nodes: false,
     crowded: false,
+    many: false,
     sync: (In::All, Out::All),
     source: Kind::Shared,
     dest: Kind::Shared,
@@ -25,7 +26,7 @@ const SHARED: Setting = Setting {
     ordered: false,
 };
 
-/// All settings of 1, 2 and 5 ranks.
+/// All settings of 1, 2 and 5 ranks, the last as many.
 fn settings() -> Vec<Setting> {
     let mut list = vec![];
     for bits in 0..64 {
@@ -35,8 +36,8 @@ fn settings() -> Vec<Setting> {
             for sync in [In::No, In::My, In::All].into_iter().flat_map(|i| [Out::No, Out::My, Out::All].map(|o| (i, o)))
             {
                 let (nodes, crowded, in_place, ordered) = (bit(0), bit(1), bit(2), bit(5));
-                let (source, dest) = (kind(3), kind(4));
-                list.push(Setting { ranks, nodes, crowded, sync, source, dest, in_place, ordered });
+                let (source, dest, many) = (kind(3), kind(4), ranks == 5);
+                list.push(Setting { ranks, nodes, crowded, many, sync, source, dest, in_place, ordered });
             }
         }
     }
@@ -143,7 +144,10 @@ fn wrong_names_are_said_in_one_line() {
             "bcast:flat",
             "\"bcast\" is no operation: broadcast, scatter, gather, gather_all, exchange, permute, reduce, all_reduce",
         ),
-        ("exchange.cold:flat", "is no condition: node, nodes, cores, crowded, two, more, all, my, no, shared, private"),
+        (
+            "exchange.cold:flat",
+            "is no condition: node, nodes, cores, crowded, few, many, two, more, all, my, no, shared, private",
+        ),
         ("exchange.two.my.more:flat", "\"more\" and a word before it exclude each other"),
         ("gather:4k-1k:flat", "no length"),
         ("gather:0-x:flat", "\"x\" is no size"),
@@ -171,8 +175,14 @@ fn random_tables_are_read_as_they_are_shown() {
 fn entry(random: &mut Random) -> String {
     let ops = ["broadcast", "scatter", "gather", "gather_all", "exchange", "permute", "reduce", "all_reduce", "any"];
     let mut text = random.one(&ops).to_string();
-    let groups: [&[&str]; 5] =
-        [&["node", "nodes"], &["cores", "crowded"], &["two", "more"], &["all", "my", "no"], &["shared", "private"]];
+    let groups: [&[&str]; 6] = [
+        &["node", "nodes"],
+        &["cores", "crowded"],
+        &["few", "many"],
+        &["two", "more"],
+        &["all", "my", "no"],
+        &["shared", "private"],
+    ];
     for group in groups {
         if random.below(3) == 0 {
             text += &format!(".{}", random.one(group));

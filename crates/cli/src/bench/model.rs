@@ -23,7 +23,7 @@ use partage::coll::Algorithm;
 use partage::prelude::*;
 use partage_conduit::topology;
 use partage_plan::coll::model::{Link, Machine, cost};
-use partage_plan::coll::{Kind, Nodes, Op, OpKind, Setting, Step};
+use partage_plan::coll::{FEW, Kind, Nodes, Op, OpKind, Setting, Step};
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
@@ -357,6 +357,7 @@ impl Question {
             ranks: self.ranks,
             nodes: self.nodes > 1,
             crowded: false,
+            many: self.ranks / self.nodes.max(1) > FEW,
             sync,
             source,
             dest,
@@ -536,7 +537,14 @@ fn validate(options: &Options, operations: &[Operation], known: &Known) -> Resul
                 let Some((predicted, _)) = q.answer(&algorithm, known) else { continue };
                 let name = algorithm.to_string();
                 let number = names.iter().position(|n| *n == name).ok_or("an algorithm that no job knows")?;
-                let what = What { operation: q.operation, bytes: q.bytes, mode, private: false, algorithm: number };
+                let what = What {
+                    operation: q.operation,
+                    bytes: q.bytes,
+                    mode,
+                    private: false,
+                    touched: false,
+                    algorithm: number,
+                };
                 let (fit, _) = sampler.fit(&what)?;
                 let samples: Vec<f64> =
                     (0..SAMPLES).map(|_| sampler.take(&what, &fit).map(|t| t[0])).collect::<Result<_, _>>()?;

@@ -3,7 +3,7 @@
 use crate::bench::coll::cells::{Mode, Operation};
 use partage::coll::{Algorithm, In, Out, Table};
 use partage_conduit::coll::LETTER;
-use partage_plan::coll::{Flow, Kind, OpKind, Setting, Way};
+use partage_plan::coll::{FEW, Flow, Kind, OpKind, Setting, Way};
 
 /// The lengths that are measured if nobody says which.
 pub const LENGTHS: [usize; 9] = [8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
@@ -80,17 +80,19 @@ pub struct Situation {
     pub ranks: Vec<usize>,
     /// They share cores.
     pub crowded: bool,
+    /// More than [`FEW`] have a core at a time.
+    pub many: bool,
 }
 
 /// The situations of these numbers of ranks.
 pub fn situations(ranks: &[usize], cores: usize) -> Vec<Situation> {
     let mut all: Vec<Situation> = vec![];
     for &n in ranks {
-        let crowded = n > cores;
-        match all.iter_mut().find(|s| s.crowded == crowded && (s.ranks[0] > 2) == (n > 2)) {
+        let (crowded, many) = (n > cores, n.min(cores) > FEW);
+        match all.iter_mut().find(|s| (s.crowded, s.many) == (crowded, many) && (s.ranks[0] > 2) == (n > 2)) {
             Some(same) if same.ranks.contains(&n) => {}
             Some(same) => same.ranks.push(n),
-            None => all.push(Situation { ranks: vec![n], crowded }),
+            None => all.push(Situation { ranks: vec![n], crowded, many }),
         }
     }
     all
@@ -133,10 +135,20 @@ impl Cell {
     /// How an entry of the table begins that is for this cell.
     pub fn head(&self) -> String {
         let cores = if self.situation.crowded { "crowded" } else { "cores" };
-        let ranks = if self.situation.ranks[0] > 2 { "more" } else { "two" };
+        let ranks = match self.situation.ranks[0] {
+            ..=2 => "two",
+            _ if self.situation.many => "many.more",
+            _ => "few.more",
+        };
         let sync = if self.mode == Mode::AllAll { "all" } else { "my" };
         let kind = if self.private { "private" } else { "shared" };
         format!("{}.node.{cores}.{ranks}.{sync}.{kind}", self.operation.name())
+    }
+
+    /// Are data written before each call and read after it? What stays in the cache of whoever copied it last flatters him: of blocks that are left alone, one
+    /// rank that copies them all would win.
+    pub fn is_touched(&self) -> bool {
+        self.bytes > LETTER
     }
 
     /// Bytes of all buffers together, where there are most ranks.
@@ -163,11 +175,12 @@ impl Cell {
         let sync = if self.mode == Mode::AllAll { (In::All, Out::All) } else { (In::My, Out::My) };
         let kind = if self.private { Kind::Private } else { Kind::Shared };
         let in_place = self.operation == Operation::Broadcast;
-        let crowded = self.situation.crowded;
+        let Situation { crowded, many, .. } = self.situation;
         let of = |&ranks: &usize| Setting {
             ranks,
             nodes: false,
             crowded,
+            many,
             sync,
             source: kind,
             dest: kind,
@@ -241,19 +254,20 @@ mod tests {
 
     #[test]
     fn ranks_are_told_apart_as_rules_do() {
-        let of = |ranks: &[usize], cores| situations(ranks, cores).into_iter().map(|s| (s.ranks, s.crowded)).collect();
-        let all: Vec<_> = of(&[2, 2, 4], 2);
-        assert_eq!(all, [(vec![2], false), (vec![4], true)]);
-        let all: Vec<_> = of(&[2, 8, 16, 32], 16);
-        assert_eq!(all, [(vec![2], false), (vec![8, 16], false), (vec![32], true)]);
-        let all: Vec<_> = of(&[2, 4], 1);
-        assert_eq!(all, [(vec![2], true), (vec![4], true)]);
+        let of = |ranks: &[usize], cores| {
+            situations(ranks, cores).into_iter().map(|s| (s.ranks, s.crowded, s.many)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[2, 2, 4], 2), [(vec![2], false, false), (vec![4], true, false)]);
+        let all =
+            [(vec![2], false, false), (vec![4], false, false), (vec![8, 16], false, true), (vec![32], true, true)];
+        assert_eq!(of(&[2, 4, 8, 16, 32], 16), all);
+        assert_eq!(of(&[2, 4], 1), [(vec![2], true, false), (vec![4], true, false)]);
     }
 
     #[test]
     fn every_head_is_one_of_the_table() {
-        let cells = all(&situations(&[2, 4], 2), &Operation::ALL, &LENGTHS);
-        assert_eq!(cells.len(), 2 * Operation::ALL.len() * 3 * LENGTHS.len());
+        let cells = all(&situations(&[2, 4, 8, 9], 8), &Operation::ALL, &LENGTHS);
+        assert_eq!(cells.len(), 4 * Operation::ALL.len() * 3 * LENGTHS.len());
         for cell in &cells {
             let entry = format!("{}:flat:push", cell.head());
             assert_eq!(entry.parse::<Table>().unwrap().to_string(), entry);
@@ -265,7 +279,7 @@ mod tests {
     #[test]
     fn candidates_can_be_run() {
         let built_in = Table::default();
-        for cell in all(&situations(&[2, 3, 8], 2), &Operation::ALL, &LENGTHS) {
+        for cell in all(&situations(&[2, 3, 8, 9, 5], 7), &Operation::ALL, &LENGTHS) {
             let all = algorithms(&cell, &[&built_in]);
             assert_eq!(all[0], cell.choice(&built_in));
             assert!(all.len() >= 2, "{cell:?}");

@@ -10,7 +10,8 @@
 //! better by more than noise, in most rounds and for every number of ranks. If the built-in one was faster still, it is taken. So
 //! the outcome is what was in force, or better.
 //!
-//! Buffers are not touched between calls, and ranks are processes of one node, each bound to a core.
+//! Owners write their blocks before each call and read them after it, as programs do; words, which are in some cache whatever happens, are left
+//! alone. Ranks are processes of one node, each bound to a core.
 
 pub mod cells;
 mod judge;
@@ -276,7 +277,7 @@ fn contest(
     for algorithm in algorithms(cell, &[from, &Table::default()]) {
         let name = algorithm.to_string();
         let number = names.iter().position(|n| *n == name).ok_or("an algorithm that no job knows")?;
-        let what = What { operation, bytes, mode, private, algorithm: number };
+        let what = What { operation, bytes, mode, private, touched: cell.is_touched(), algorithm: number };
         let (fit, times) = sampler.fit(&what)?;
         field.push(Candidate { stays: name == incumbent || name == built_in, name, what, fit, rounds: vec![times] });
     }
@@ -431,7 +432,7 @@ mod tests {
                 let Cell { operation, bytes, mode, private, .. } = *cell;
                 let time = |name: &str| {
                     let algorithm = names.iter().position(|n| n == name).unwrap();
-                    machine.time(&What { operation, bytes, mode, private, algorithm })
+                    machine.time(&What { operation, bytes, mode, private, touched: cell.is_touched(), algorithm })
                 };
                 let (now, built_in, before) =
                     (time(&outcome.chosen), time(&outcome.built_in), time(&cell.choice(&from).to_string()));

@@ -4,13 +4,15 @@
 //! |---|---|
 //! | 0 | [`Header`]: cookie, the abort word, bytes being committed |
 //! | 4 KiB | the barrier's pair and release lines and its meeting with other nodes, then its counters, a line each |
-//! | 16 MiB | one [`Seat`] per rank of the process: bell, barrier slot, record, turn at a lock |
+//! | 16 MiB | one [`Seat`] per rank of the process: bell, barrier slot, record, turn at a lock, gate of its locks |
 //! | 96 MiB | texts of the sites where locks were taken, 128 bytes each |
+//! | 100 MiB | one [`Place`] per rank of the job, in the lines of those who wait for locks of the node from elsewhere |
 //!
 //! Of all but the cookie and the seats only those of the node's first process are used. Everything is an atomic;
 //! zeroed memory is a valid state of all of it; only touched pages exist.
 
 use crate::barrier::{Counter, Pair, Places, Release, Slot};
+use crate::far::{Gate, Place};
 use crate::lock::Turn;
 use crate::meeting::Meeting;
 use crate::record::Record;
@@ -30,6 +32,9 @@ const SEAT: usize = 1024;
 const SITES: usize = 96 << 20;
 /// Sites that a process can name.
 pub const MOST_SITES: usize = 4096;
+const PLACES: usize = 100 << 20;
+/// Ranks of a job, at most: what a pointer counts.
+const MOST_IN_ALL: usize = 1 << 20;
 const MAGIC: u64 = u64::from_le_bytes(*b"partage1");
 
 /// Of one process.
@@ -55,6 +60,7 @@ pub struct Seat {
     slot: Slot,
     record: Record,
     turn: TurnLine,
+    gate: GateLine,
 }
 
 /// The text of a site, ended by a zero byte; written once.
@@ -68,6 +74,10 @@ struct BellLine(Bell);
 #[derive(Debug)]
 struct TurnLine(Turn);
 
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct GateLine(Gate);
+
 #[repr(C)]
 struct BarrierLines {
     pair: Pair,
@@ -76,7 +86,8 @@ struct BarrierLines {
 }
 
 const _: () = assert!(size_of::<Seat>() <= SEAT && size_of::<Header>() <= BARRIER);
-const _: () = assert!(SEATS + MOST_RANKS * SEAT <= SITES && SITES + MOST_SITES * size_of::<Text>() <= LEN);
+const _: () = assert!(SEATS + MOST_RANKS * SEAT <= SITES && SITES + MOST_SITES * size_of::<Text>() <= PLACES);
+const _: () = assert!(PLACES + MOST_IN_ALL * size_of::<Place>() <= LEN);
 const _: () = assert!(COUNTERS + 2 * MOST_RANKS * size_of::<Counter>() <= SEATS);
 
 /// The control area of one mapped file.
@@ -146,6 +157,18 @@ impl Control {
     #[inline(always)]
     pub fn turn(&self, i: usize) -> &Turn {
         &self.seat(i).turn.0
+    }
+
+    /// The gate to those who wait for locks of the process's i-th rank.
+    pub fn gate(&self, i: usize) -> &Gate {
+        &self.seat(i).gate.0
+    }
+
+    /// The places of so many ranks of the job.
+    pub fn places(&self, ranks: usize) -> &[Place] {
+        assert!(ranks <= MOST_IN_ALL);
+        // SAFETY: inside, see the table above, and on a line; atomics.
+        unsafe { std::slice::from_raw_parts(self.0.base().add(PLACES).cast(), ranks) }
     }
 
     /// Where the text of a site is; `None` if there are no such.

@@ -3,10 +3,11 @@
 //! | message | to | says | answered by |
 //! |---|---|---|---|
 //! | [`LOCK`] | the home | I want it | granted and the value; queued behind whom; busy; refused |
-//! | [`UNLOCK`] | the home | release it, or hand it on; the value | free; tell this rank |
+//! | [`UNLOCK`] | the home, by who does not reach the word | release it, or hand it on; the value | free; tell this rank |
 //! | [`GRANT`] | a rank in the line, by who held the lock | it is yours | |
 //!
-//! A handler sends to nobody but who asked, so it is the holder who tells the next. [`GRANT`] also carries the answers. It may
+//! A handler sends to nobody but who asked, so it is the holder who tells the next. A holder on the home's node hands on by itself:
+//! the line lies in memory of the node ([`crate::far`]), and the home may compute. [`GRANT`] also carries the answers. It may
 //! overtake the answer that says *queued*: a rank first waits for the answer and then for the grant, which stays.
 //!
 //! # Sites
@@ -18,6 +19,7 @@ use super::control::{Control, MOST_SITES, Text};
 use super::{Node, Seat};
 use crate::am::{Arrival, Handler};
 use crate::contract::At;
+use crate::far::Waiting;
 use crate::lock::{Asked, Cell, Handed, Neighbours, Owner, Turn};
 use crate::pool::LARGE;
 use crate::reference::GRANT;
@@ -27,7 +29,7 @@ use crate::shm::rma::Reach;
 use crate::sync::{ticks, ticks_per_us};
 use crate::wait::{Bell, Cores};
 use bytemuck::{Pod, Zeroable};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::{Mutex, PoisonError};
@@ -55,14 +57,9 @@ impl Reach {
     }
 }
 
-/// What a process knows of locks.
+/// What a process knows of locks: the numbers of sites.
 #[derive(Debug, Default)]
-pub(super) struct Locks {
-    /// Numbers of sites.
-    sites: Mutex<HashMap<String, u32>>,
-    /// Who waits for a lock of this process's memory without reaching it, by rank and offset of the lock.
-    lines: Mutex<HashMap<(usize, u64), VecDeque<Owner>>>,
-}
+pub(super) struct Locks(Mutex<HashMap<String, u32>>);
 
 impl Neighbours for Node {
     #[inline]
@@ -82,7 +79,7 @@ impl Neighbours for Node {
 impl Node {
     /// The number of a site in this process's table.
     fn site_number(&self, site: &str) -> u32 {
-        let mut sites = self.locks.sites.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sites = self.locks.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&number) = sites.get(site) {
             return number;
         }
@@ -91,6 +88,27 @@ impl Node {
         write(text, site);
         sites.insert(site.to_string(), number as u32);
         number as u32
+    }
+
+    /// Who waits for a lock of this rank of the node, at this offset, without reaching it; `None` if the job is over.
+    fn waiting(&self, home: usize, offset: u64) -> Option<Waiting<'_>> {
+        let (area, i) = self.seats[self.ranks.near(home)];
+        let places = self.areas[0].places(self.ranks.count());
+        self.areas[area].gate(i).open(places, offset, || self.is_aborted())
+    }
+
+    /// Releases a lock of a near rank's memory that this rank holds, or hands it on: what is to be done then, as [`UNLOCK`] would say. `None` if the
+    /// job is over.
+    pub fn hand_on(&self, cell: &Cell, home: usize, offset: u64, rank: u32) -> Option<Told> {
+        let handed = cell.hand_on(rank, &mut self.waiting(home, offset)?, self);
+        let (how, rank) = match handed {
+            Handed::Free => (FREE, 0),
+            Handed::To(owner) => (TELL, u64::from(owner.rank())),
+            Handed::Freeing(next) => (FREEING, next.map_or(NOBODY, |owner| u64::from(owner.rank()))),
+            Handed::Freed => (FREED, 0),
+            Handed::NotYours => (NOT_YOURS, 0),
+        };
+        Some(Told { what: UNLOCK_IS, how, rank })
     }
 
     fn own_area(&self) -> &Control {
@@ -291,19 +309,6 @@ fn open<'h>(arrival: &Arrival<'h>, ask: &Ask) -> (&'h Cell, &'h Reach, At) {
     }
 }
 
-impl Locks {
-    /// Does something with the line of a lock.
-    fn with_line<R>(&self, target: usize, offset: u64, f: impl FnOnce(&mut VecDeque<Owner>) -> R) -> R {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = lines.entry((target, offset)).or_default();
-        let result = f(line);
-        if line.is_empty() {
-            lines.remove(&(target, offset));
-        }
-        result
-    }
-}
-
 pub(crate) struct OnLock;
 impl Handler for OnLock {
     fn run(&self, arrival: &Arrival<'_>) {
@@ -312,7 +317,9 @@ impl Handler for OnLock {
         let (node, home) = (arrival.node(), arrival.target());
         let number = node.site_number(&String::from_utf8_lossy(site));
         let theirs = Owner::new(arrival.source() as u32, number, true);
-        let asked = node.locks.with_line(home, ask.offset, |line| cell.ask(theirs, ask.flag != 0, line));
+        let Some(mut waiting) = node.waiting(home, ask.offset) else { return };
+        let asked = cell.ask(theirs, ask.flag != 0, &mut waiting);
+        drop(waiting);
         let reply = |how: u32, rank: u64, bytes: &[u8]| {
             arrival.reply(GRANT, &Told { what: LOCK_IS, how, rank }, bytes);
         };
@@ -337,6 +344,7 @@ impl Handler for OnLock {
             Asked::Busy => reply(BUSY, 0, &[]),
             Asked::Yours(there) => reply(YOURS, 0, node.site_of(home, there).as_bytes()),
             Asked::Freed => reply(FREED, 0, &[]),
+            Asked::Waits => arrival.bad(&"a lock by a rank that waits for one"),
         }
     }
 }
@@ -353,15 +361,9 @@ impl Handler for OnUnlock {
             }
             reach.write(value, bytes).unwrap_or_else(|e| arrival.bad(&e));
         }
-        let handed = node.locks.with_line(arrival.target(), ask.offset, |line| cell.hand_on(source, line, node));
-        let (how, rank) = match handed {
-            Handed::Free => (FREE, 0),
-            Handed::To(owner) => (TELL, u64::from(owner.rank())),
-            Handed::Freeing(next) => (FREEING, next.map_or(NOBODY, |owner| u64::from(owner.rank()))),
-            Handed::Freed => (FREED, 0),
-            Handed::NotYours => (NOT_YOURS, 0),
-        };
-        arrival.reply(GRANT, &Told { what: UNLOCK_IS, how, rank }, &[]);
+        if let Some(told) = node.hand_on(cell, arrival.target(), ask.offset, source) {
+            arrival.reply(GRANT, &told, &[]);
+        }
     }
 }
 

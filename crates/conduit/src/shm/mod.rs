@@ -132,6 +132,7 @@ pub struct Node {
     locks: lock::Locks,
     cores: Cores,
     is_crowded: bool,
+    at_once: usize,
     radix: usize,
     bind: bool,
     word: Vec<u8>,
@@ -376,14 +377,14 @@ impl Node {
             2 => Cores::Shared,
             _ => judge_cores(&told, me),
         };
+        let first = |&i: &usize| !told[..i].iter().any(|h| h.network.machine == told[i].network.machine);
+        let mut machines = (0..told.len()).filter(first);
         let is_crowded = match told[0].cores_told {
             1 => false,
             2 => true,
-            _ => {
-                let first = |&i: &usize| !told[..i].iter().any(|h| h.network.machine == told[i].network.machine);
-                (0..told.len()).filter(first).any(|i| judge_cores(&told, i) == Cores::Shared)
-            }
+            _ => machines.clone().any(|i| judge_cores(&told, i) == Cores::Shared),
         };
+        let at_once = machines.by_ref().map(|i| Room::of(&told, i).cores()).min().unwrap_or(1);
         let hosts = told.iter().map(|h| (text(&h.host), h.pid)).collect();
         let radix = match cores {
             Cores::Shared => 0,
@@ -418,6 +419,7 @@ impl Node {
             locks: lock::Locks::default(),
             cores,
             is_crowded,
+            at_once,
             radix,
             bind,
             word: vec![],
@@ -475,6 +477,11 @@ impl Node {
     /// Do ranks of some machine share cores? The answer is the same on all ranks of the job.
     pub fn is_crowded(&self) -> bool {
         self.is_crowded
+    }
+
+    /// How many ranks of a machine can run at the same time: cores, and what of them it may use; of the smallest machine. The answer is the same on all ranks of the job.
+    pub fn at_once(&self) -> usize {
+        self.at_once
     }
 
     /// What the pages are.
@@ -808,20 +815,41 @@ fn shape_is_good(h: &Hello) -> bool {
     h.segment.is_multiple_of(huge) && (2 * huge..=MOST_SEGMENT).contains(&h.segment) && h.radix < 1 << 16
 }
 
-/// By all processes of this machine, whichever node they are said to be on.
-fn judge_cores(told: &[Hello], me: usize) -> Cores {
-    let told: Vec<&Hello> = told.iter().filter(|h| h.network.machine == told[me].network.machine).collect();
-    let mut masks = vec![];
-    for h in &told {
-        let allowed: Vec<usize> = (0..1024).filter(|c| h.cores[c / 64] >> (c % 64) & 1 == 1).collect();
-        for _ in 0..h.ranks {
-            let bound = || vec![allowed[masks.len() % allowed.len()]];
-            masks.push(if h.bind != 0 && !allowed.is_empty() { bound() } else { allowed.clone() });
+/// Where ranks of one machine may run, whichever node they are said to be on.
+struct Room {
+    /// The cores of each.
+    masks: Vec<Vec<usize>>,
+    /// Cores' worth of time for all of them.
+    quota: Option<f64>,
+}
+
+impl Room {
+    /// By all processes of the machine of this one.
+    fn of(told: &[Hello], me: usize) -> Room {
+        let told: Vec<&Hello> = told.iter().filter(|h| h.network.machine == told[me].network.machine).collect();
+        let mut masks = vec![];
+        for h in &told {
+            let allowed: Vec<usize> = (0..1024).filter(|c| h.cores[c / 64] >> (c % 64) & 1 == 1).collect();
+            for _ in 0..h.ranks {
+                let bound = || vec![allowed[masks.len() % allowed.len()]];
+                masks.push(if h.bind != 0 && !allowed.is_empty() { bound() } else { allowed.clone() });
+            }
         }
+        let quota = told.iter().map(|h| h.quota).filter(|&q| q > 0).min();
+        Room { masks, quota: quota.map(|q| q as f64 / 1000.0) }
     }
-    let quota = told.iter().map(|h| h.quota).filter(|&q| q > 0).min();
-    let own = topology::have_own_cores(&masks, quota.map(|q| q as f64 / 1000.0));
-    if own { Cores::Own } else { Cores::Shared }
+
+    /// How many of them can run at the same time.
+    fn cores(&self) -> usize {
+        let all: std::collections::BTreeSet<usize> = self.masks.iter().flatten().copied().collect();
+        let most = self.quota.map_or(usize::MAX, |quota| quota as usize);
+        all.len().min(most).max(1)
+    }
+}
+
+fn judge_cores(told: &[Hello], me: usize) -> Cores {
+    let Room { masks, quota } = Room::of(told, me);
+    if topology::have_own_cores(&masks, quota) { Cores::Own } else { Cores::Shared }
 }
 
 /// Are signals light on a node of these processes?

@@ -4,7 +4,7 @@ use super::engine::{Engine, context_of};
 use crate::job::Inner;
 use partage_conduit::coll::{HOME, LETTER};
 use partage_plan::coll::name::Error;
-use partage_plan::coll::{Algorithm, Flow, In, Kind, Op, OpKind, Out, Plan, Posting, Setting, Shape, Way};
+use partage_plan::coll::{Algorithm, FEW, Flow, In, Kind, Op, OpKind, Out, Plan, Posting, Setting, Shape, Way};
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -15,10 +15,12 @@ const PACKETS: [usize; 2] = [16 << 10, 64 << 10];
 const SHORT: usize = 64 << 10;
 /// Blocks up to this length go through scratch between nodes rather than wait for a message that says that their destination may be touched.
 const EAGER: usize = 32 << 10;
-/// Shapes are remembered in so many sets, by what they are like.
+/// Shapes are remembered in so many sets, a power of two, by what they are like.
 const SETS: usize = 64;
 /// Of each set so many.
 const WAYS: usize = 8;
+/// All of them take no more memory than this, for each job or team, unless one alone does: steps are many where ranks are.
+const MEMORY: usize = 8 << 20;
 /// The source of a permutation that is not known yet.
 pub(super) const UNKNOWN: u32 = u32::MAX;
 
@@ -205,6 +207,11 @@ impl Prepared {
         }
     }
 
+    /// How much memory its plans take.
+    fn bytes(&self) -> usize {
+        [Some(&self.full), self.last.as_ref(), self.odd.as_ref()].into_iter().flatten().map(Plan::bytes).sum()
+    }
+
     /// Those of even and of odd collectives, if they are not the same.
     pub fn turns(&self) -> Option<[&Plan; 2]> {
         self.odd.as_ref().map(|odd| [&self.full, odd])
@@ -214,13 +221,18 @@ impl Prepared {
 /// Plans that were made, by their keys. A program has as many as it has roots, sync modes and lengths in its loops: one that is made
 /// anew in each turn costs more than the call.
 #[derive(Debug)]
-pub(crate) struct Cache(Box<[Set]>);
+pub(crate) struct Cache {
+    sets: Box<[Set]>,
+    bytes: usize,
+    /// The set that was emptied last, for others' room.
+    emptied: usize,
+}
 
 type Set = Vec<(Key, Rc<Prepared>)>;
 
 impl Default for Cache {
     fn default() -> Cache {
-        Cache((0..SETS).map(|_| vec![]).collect())
+        Cache { sets: (0..SETS).map(|_| vec![]).collect(), bytes: 0, emptied: 0 }
     }
 }
 
@@ -228,22 +240,32 @@ impl Cache {
     #[inline(always)]
     fn set(&self, key: &Key) -> usize {
         let all = key.what ^ key.ends.rotate_left(21) ^ key.len.rotate_left(43);
-        (all.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % SETS
+        // The highest bits are those in which all others take part.
+        (all.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SETS.ilog2())) as usize
     }
 
     #[inline(always)]
     fn get(&self, key: &Key) -> Option<&Rc<Prepared>> {
-        self.0[self.set(key)].iter().find(|(k, _)| k == key).map(|(_, prepared)| prepared)
+        self.sets[self.set(key)].iter().find(|(k, _)| k == key).map(|(_, prepared)| prepared)
     }
 
-    /// The oldest of many is forgotten.
+    /// The oldest of many is forgotten, and one set after the other if all are too large.
     fn keep(&mut self, key: Key, prepared: Rc<Prepared>) {
-        let i = self.set(&key);
-        let set = &mut self.0[i];
+        let (i, bytes) = (self.set(&key), prepared.bytes());
+        for _ in 0..SETS {
+            if self.bytes + bytes <= MEMORY {
+                break;
+            }
+            self.emptied = (self.emptied + 1) % SETS;
+            let set = std::mem::take(&mut self.sets[self.emptied]);
+            self.bytes -= set.iter().map(|(_, prepared)| prepared.bytes()).sum::<usize>();
+        }
+        let set = &mut self.sets[i];
         if set.len() == WAYS {
-            set.remove(0);
+            self.bytes -= set.remove(0).1.bytes();
         }
         set.push((key, prepared));
+        self.bytes += bytes;
     }
 }
 
@@ -394,6 +416,7 @@ impl Engine {
             ranks: self.desk.ranks(),
             nodes: !self.desk.reaches_all(),
             crowded: inner.seat.node().is_crowded(),
+            many: self.desk.ranks().min(inner.seat.node().at_once()) > FEW,
             sync: call.sync,
             source: call.source,
             dest: call.dest,
@@ -468,6 +491,38 @@ fn longest_letter(engine: &Engine, call: &Call, algorithm: &Algorithm, len: usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partage_plan::coll::{Step, Totals};
+
+    /// A plan of so many steps.
+    fn of(steps: usize) -> Rc<Prepared> {
+        let steps = (0..steps).map(|_| Step::Arrive).collect();
+        Rc::new(Prepared::once(Plan { steps, scratch: 0, totals: Totals::default() }))
+    }
+
+    #[test]
+    fn plans_that_are_kept_take_bounded_memory() {
+        let mut cache = Cache::default();
+        let key = |len| Key { len, ..Key::default() };
+        let small = of(10);
+        for i in 0..100_000 {
+            cache.keep(key(i), small.clone());
+            assert!(cache.get(&key(i)).is_some(), "the last one is there");
+        }
+        let kept = |cache: &Cache| cache.sets.iter().map(Vec::len).sum::<usize>();
+        assert_eq!((kept(&cache), cache.bytes), (SETS * WAYS, SETS * WAYS * small.bytes()));
+        // A quarter of the memory each.
+        let large = of(MEMORY / 4 / size_of::<Step>() - 100);
+        for i in 200_000..200_100 {
+            cache.keep(key(i), large.clone());
+            assert!(cache.bytes <= MEMORY && cache.get(&key(i)).is_some());
+        }
+        assert!((3..=4).contains(&cache.sets.iter().flatten().filter(|one| one.1.bytes() > MEMORY / 5).count()));
+        // More than all of it.
+        cache.keep(key(1), of(MEMORY));
+        assert!(kept(&cache) == 1 && cache.get(&key(1)).is_some());
+        cache.keep(key(2), small.clone());
+        assert!(kept(&cache) == 1 && cache.bytes == small.bytes());
+    }
 
     #[test]
     fn keys_are_their_calls() {

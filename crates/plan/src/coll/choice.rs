@@ -7,6 +7,7 @@
 //!           | "prefix_reduce" | "any"
 //! condition = "node" | "nodes"                   all ranks are on one node, or on several
 //!           | "cores" | "crowded"                each rank has a core, or ranks share cores
+//!           | "few" | "many"                     at most four of the ranks have a core at a time, or more
 //!           | "two" | "more"                     there are two ranks (or one), or more
 //!           | "all" | "my" | "no"                the sync mode has an All; has neither; or is No/No
 //!           | "shared" | "private"               both buffers are shared, or one is not
@@ -36,6 +37,8 @@ pub struct Setting {
     pub nodes: bool,
     /// They share cores.
     pub crowded: bool,
+    /// More than [`FEW`] of them have a core at a time, on each node that has as many.
+    pub many: bool,
     /// When data may be touched.
     pub sync: (In, Out),
     /// Who may touch the source.
@@ -48,6 +51,9 @@ pub struct Setting {
     pub ordered: bool,
 }
 
+/// So many ranks at a time are few: what one of them does for all is hardly slower than what each does for itself.
+pub const FEW: usize = 4;
+
 /// Rules that choose an algorithm. See [the module](self).
 ///
 /// ```
@@ -57,7 +63,7 @@ pub struct Setting {
 /// let table = mine.over(Table::default());
 /// let (source, dest) = (Kind::Shared, Kind::Shared);
 /// let sync = (In::All, Out::All);
-/// let all = Setting { ranks: 8, nodes: false, crowded: false, sync, source, dest, in_place: false, ordered: false };
+/// let all = Setting { ranks: 8, nodes: false, crowded: false, many: true, sync, source, dest, in_place: false, ordered: false };
 /// assert_eq!(table.choose(OpKind::Broadcast, &all, 256).to_string(), "last");
 /// assert_eq!(table.choose(OpKind::Broadcast, &all, 257).to_string(), "ring/8:push");
 /// // The last to arrive cannot touch what is private.
@@ -92,6 +98,8 @@ enum Condition {
     Nodes,
     Cores,
     Crowded,
+    Few,
+    Many,
     Two,
     More,
     All,
@@ -102,9 +110,10 @@ enum Condition {
 }
 
 /// Those of a group exclude one another.
-const GROUPS: [&[(&str, Condition)]; 5] = [
+const GROUPS: [&[(&str, Condition)]; 6] = [
     &[("node", Condition::Node), ("nodes", Condition::Nodes)],
     &[("cores", Condition::Cores), ("crowded", Condition::Crowded)],
+    &[("few", Condition::Few), ("many", Condition::Many)],
     &[("two", Condition::Two), ("more", Condition::More)],
     &[("all", Condition::All), ("my", Condition::My), ("no", Condition::No)],
     &[("shared", Condition::Shared), ("private", Condition::Private)],
@@ -122,6 +131,8 @@ impl Condition {
             Condition::Nodes => s.nodes,
             Condition::Cores => !s.crowded,
             Condition::Crowded => s.crowded,
+            Condition::Few => !s.many,
+            Condition::Many => s.many,
             Condition::Two => s.ranks <= 2,
             Condition::More => s.ranks > 2,
             Condition::All => all,
@@ -140,6 +151,26 @@ impl Condition {
 impl Table {
     /// [`Table::default`].
     const BUILT_IN: &str = "\
+        broadcast.node.crowded.many.all:0-1k:last;1k-:flat:pull \
+        gather.node.many.all:57-2k:leader \
+        gather_all.node.crowded.many.all:0-128k:flat:pull \
+        gather_all.node.cores.many.all:57-128k:flat:pull \
+        gather_all.node.many.my.shared:128-128k:flat:pull \
+        gather_all.node.cores.many.private:57-:flat:pull \
+        gather_all.node.crowded.many.private:512k-:flat:pull \
+        exchange.node.crowded.many.all:0-256k:flat:pull \
+        exchange.node.cores.many.all:57-32k:flat:pull \
+        exchange.node.many.my.shared:57-2k:flat:pull \
+        scatter.node.many.private:8k-:flat:push \
+        reduce.node.crowded.many.all:8k-128k:coop@2k;128k-:coop@8k \
+        reduce.node.many.my:57-2k:flat:push;2k-32k:tree4:pull \
+        reduce.node.crowded.many.my.shared:32k-128k:chain/4:push \
+        reduce.node.many.private:32k-:chain/4:pull \
+        all_reduce.node.crowded.many.all:4k-32k:coop@2k;32k-512k:coop@8k \
+        all_reduce.node.cores.many.all:57-1k:leader \
+        all_reduce.node.crowded.many.my:57-8k:tree4:pull \
+        all_reduce.node.cores.many.my.shared:57-2k:tree4:pull \
+        all_reduce.node.cores.many.private:57-8k:doubling:push;8k-:slices:push \
         broadcast.node.all.two:0-1k:leader;1k-:flat:split \
         broadcast.node.all.crowded:0-16k:last;16k-:flat:pull \
         broadcast.node.all:0-1k:last;1k-:flat:pull \
@@ -284,7 +315,7 @@ impl Algorithm {
 }
 
 impl Default for Table {
-    /// What measurements on one machine said.
+    /// What measurements on two machines said, of two cores (`few`) and of sixteen (`many`).
     fn default() -> Table {
         match Table::BUILT_IN.parse() {
             Ok(table) => table,

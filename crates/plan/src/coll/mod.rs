@@ -34,7 +34,7 @@ mod room;
 
 use std::sync::Arc;
 
-pub use choice::{Setting, Table};
+pub use choice::{FEW, Setting, Table};
 pub use flow::{Flow, Nodes};
 pub use name::Algorithm;
 pub use ops::{Op, OpKind};
@@ -288,6 +288,28 @@ pub struct Plan {
     pub scratch: usize,
     /// By how much the context's counts grow.
     pub totals: Totals,
+}
+
+impl Plan {
+    /// How much memory it takes.
+    pub fn bytes(&self) -> usize {
+        let signals = self.totals.signals.len() * size_of::<(usize, Signal, usize)>();
+        self.steps.iter().map(Step::bytes).sum::<usize>() + signals + size_of::<Plan>()
+    }
+}
+
+impl Step {
+    fn bytes(&self) -> usize {
+        let all = |steps: &[Step]| steps.iter().map(Step::bytes).sum::<usize>();
+        size_of::<Step>()
+            + match self {
+                Step::Each { step, .. } => step.bytes(),
+                Step::Send { src: spans, .. } | Step::Take { dst: spans, .. } => size_of_val(&spans[..]),
+                Step::Last { steps } => all(steps),
+                Step::Claim { chunks } => chunks.iter().map(|steps| size_of::<Vec<Step>>() + all(steps)).sum(),
+                _ => 0,
+            }
+    }
 }
 
 /// By how much a plan lets its context's counts grow.

@@ -287,6 +287,7 @@ fn hops(table: &Table, operation: Operation, bytes: usize, mode: Mode, hosts: us
         ranks: RANKS * hosts,
         nodes: true,
         crowded: true,
+        many: false,
         sync,
         source: Kind::Shared,
         dest: Kind::Shared,
