@@ -123,25 +123,16 @@ fn some_of(splits: RangeInclusive<usize>, some: &[usize]) -> Vec<usize> {
 
 #[test]
 fn seven_ranks() {
-    for procs in some_of(1..=7, &[1, 3, 7]) {
+    for procs in some_of(1..=7, &[3, 7]) {
         suite(7, procs, if is_every() { &[] } else { &[SHORT] });
     }
 }
 
-fn sixteen_ranks(splits: RangeInclusive<usize>) {
-    for procs in some_of(splits, &[1, 16]) {
+#[test]
+fn sixteen_ranks() {
+    for procs in some_of(1..=16, &[16]) {
         suite(16, procs, if is_every() { &[] } else { &[SHORT] });
     }
-}
-
-#[test]
-fn sixteen_ranks_in_up_to_eight_processes() {
-    sixteen_ranks(1..=8);
-}
-
-#[test]
-fn sixteen_ranks_in_more_processes() {
-    sixteen_ranks(9..=16);
 }
 
 #[test]
