@@ -612,7 +612,7 @@ mod models {
         fn far(&self) {
             let place = &self.model.places[self.me];
             let mine = self.mine(true);
-            let asked = self.model.cell.ask(mine, true, &mut self.model.line.lock().unwrap());
+            let asked = self.model.cell.ask(mine, true, &mut *self.model.line.lock().unwrap());
             match asked {
                 Asked::Granted => {}
                 Asked::Queued(_) => place.sleeper.until(|| place.granted.load(Acquire) != 0),
@@ -623,7 +623,7 @@ mod models {
         }
 
         fn hand_on(&self) {
-            let handed = self.model.cell.hand_on(self.me as u32, &mut self.model.line.lock().unwrap(), self);
+            let handed = self.model.cell.hand_on(self.me as u32, &mut *self.model.line.lock().unwrap(), self);
             match handed {
                 Handed::Free => {}
                 Handed::To(owner) => {

@@ -154,7 +154,7 @@ impl Table {
         broadcast.node.crowded.many.all:0-1k:last;1k-:flat:pull \
         gather.node.many.all:57-2k:leader \
         gather_all.node.crowded.many.all:0-128k:flat:pull \
-        gather_all.node.cores.many.all:57-128k:flat:pull \
+        gather_all.node.cores.many.all:57-32k:flat:pull;32k-128k:ring:push \
         gather_all.node.many.my.shared:128-128k:flat:pull \
         gather_all.node.cores.many.private:57-:flat:pull \
         gather_all.node.crowded.many.private:512k-:flat:pull \
@@ -164,13 +164,24 @@ impl Table {
         scatter.node.many.private:8k-:flat:push \
         reduce.node.crowded.many.all:8k-128k:coop@2k;128k-:coop@8k \
         reduce.node.many.my:57-2k:flat:push;2k-32k:tree4:pull \
-        reduce.node.crowded.many.my.shared:32k-128k:chain/4:push \
+        reduce.node.many.my.shared:32k-128k:chain/4:push \
+        reduce.node.cores.many.all:8k-128k:slices:push \
         reduce.node.many.private:32k-:chain/4:pull \
         all_reduce.node.crowded.many.all:4k-32k:coop@2k;32k-512k:coop@8k \
-        all_reduce.node.cores.many.all:57-1k:leader \
+        all_reduce.node.cores.many.all:57-512:leader;8k-128k:slices:push;128k-:ring:push \
         all_reduce.node.crowded.many.my:57-8k:tree4:pull \
-        all_reduce.node.cores.many.my.shared:57-2k:tree4:pull \
+        all_reduce.node.cores.many.my.shared:57-512:doubling:push;512-2k:tree4:pull;8k-128k:slices:push;128k-:ring:push \
         all_reduce.node.cores.many.private:57-8k:doubling:push;8k-:slices:push \
+        prefix_reduce.node.cores.many.all:128k-:chain/16:pull \
+        prefix_reduce.node.cores.many.my:32k-:chain/4:push \
+        gather.node.cores.few.more.all:57-2k:leader \
+        gather_all.node.cores.few.more.all:128-8k:flat:pull \
+        gather_all.node.cores.few.more.my:0-256:flat:mail;512-8k:flat:pull \
+        exchange.node.cores.few.more.all:128-2k:flat:pull \
+        reduce.node.cores.few.more.my:57-32k:flat:push \
+        all_reduce.node.cores.few.more.my:0-256:flat:mail \
+        prefix_reduce.node.cores.few.more.all:512-32k:flat:pull;128k-:chain/16:pull \
+        prefix_reduce.node.cores.few.more.my:2k-32k:flat:pull;128k-:chain/4:push \
         broadcast.node.all.two:0-1k:leader;1k-:flat:split \
         broadcast.node.all.crowded:0-16k:last;16k-:flat:pull \
         broadcast.node.all:0-1k:last;1k-:flat:pull \
