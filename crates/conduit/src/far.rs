@@ -23,7 +23,7 @@ pub struct Gate {
     /// Ranks, plus one.
     first: AtomicU32,
     last: AtomicU32,
-    /// In a model there is a cell beside, as in places, so that an order that is missing is reported.
+    /// In a model there is a cell beside, so that an order that is missing is reported.
     #[cfg(loom)]
     right: crate::sync::Plain,
 }
@@ -37,8 +37,6 @@ pub struct Place {
     owner: AtomicU64,
     /// Who came after it, plus one.
     next: AtomicU32,
-    #[cfg(loom)]
-    right: crate::sync::Plain,
 }
 
 /// Those who wait for one lock, while nobody else touches the lines of its rank.
@@ -104,8 +102,6 @@ impl Line for Waiting<'_> {
         if next == 0 {
             self.gate.last.store(before.map_or(0, |i| i as u32 + 1), Relaxed);
         }
-        #[cfg(loom)]
-        place.right.set(0);
         place.lock.store(0, Release);
     }
 
@@ -115,8 +111,6 @@ impl Line for Waiting<'_> {
         if place.lock.compare_exchange(0, self.lock, Acquire, Relaxed).is_err() {
             return false;
         }
-        #[cfg(loom)]
-        place.right.set(1);
         place.owner.store(owner.bits(), Relaxed);
         place.next.store(0, Relaxed);
         let last = self.gate.last.load(Relaxed).checked_sub(1);
