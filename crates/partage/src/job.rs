@@ -231,13 +231,15 @@ impl Inner {
         self.wait(site, || self.seat.try_request(to.index(), handler, args, payload));
     }
 
+    #[inline(always)]
     pub fn unless_over<T: Default>(&self, waited: std::result::Result<T, Aborted>) -> T {
-        match waited {
-            Ok(value) => value,
+        #[cold]
+        #[inline(never)]
+        fn over<T: Default>() -> T {
             // In a destructor that already unwinds for that, there is nothing to wait for.
-            Err(Aborted) if std::thread::panicking() => T::default(),
-            Err(Aborted) => fail::job_is_over(),
+            if std::thread::panicking() { T::default() } else { fail::job_is_over() }
         }
+        waited.unwrap_or_else(|Aborted| over())
     }
 
     /// Does this rank unwind while the job ends? Then waits in destructors end without what they waited for.

@@ -17,11 +17,12 @@ use crate::job::Inner;
 use partage_conduit::board::has_come;
 use partage_conduit::coll::WORDS;
 use partage_conduit::copy;
+use partage_conduit::line;
 use partage_conduit::record::Site;
 use partage_conduit::sync::light_fence;
 use partage_conduit::wait::Aborted;
 use partage_plan::coll::{Plan, Signal};
-use quick::{Lines, Op, Part, Place, copy_words, is_word};
+use quick::{Op, Part, Place, copy_words, is_word};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -45,6 +46,8 @@ pub(super) struct Look {
 #[derive(Debug)]
 pub(super) struct Before {
     look: Look,
+    /// Where it is remembered.
+    place: usize,
     pub key: Key,
     pub prepared: Rc<Prepared>,
     /// Nothing if it takes a task.
@@ -96,11 +99,10 @@ impl Memory {
     /// This one is made again: it is what came after the last one.
     #[inline(always)]
     fn follows(&self, call: &Before) {
-        let place = Memory::place(&call.look);
-        if let Some(last) = &self.calls[self.last.replace(place)]
-            && last.next.get() != place
+        if let Some(last) = &self.calls[self.last.replace(call.place)]
+            && last.next.get() != call.place
         {
-            last.next.set(place);
+            last.next.set(call.place);
         }
     }
 
@@ -116,8 +118,8 @@ impl Memory {
     #[inline(always)]
     fn ask_ahead(&self, call: &Before, epoch: u64) {
         let next = self.calls[call.next.get()].as_ref();
-        if let Some(Quick { ahead: Some(lines), .. }) = next.and_then(|next| next.quick(epoch + 1)) {
-            Lines::ask(lines);
+        if let Some(Quick { ahead, .. }) = next.and_then(|next| next.quick(epoch + 1)) {
+            ahead.iter().for_each(|&line| line::prefetch_to_write(line));
         }
     }
 }
@@ -148,9 +150,9 @@ impl Engine {
             },
             None => [quick(prepared.plan(0, 0)), None],
         };
-        let next = Cell::new(Memory::place(&look));
-        let known = Rc::new(Before { look, key, prepared, quick, odd, next });
-        self.known.borrow_mut().calls[Memory::place(&look)] = Some(known);
+        let place = Memory::place(&look);
+        let known = Rc::new(Before { look, place, key, prepared, quick, odd, next: Cell::new(place) });
+        self.known.borrow_mut().calls[place] = Some(known);
     }
 }
 
@@ -168,12 +170,14 @@ impl Call<'_> {
         if quick.posted {
             engine.enters_posted(self.inner, epoch);
         }
-        let mut left = &quick.ops[..];
-        while let [(op, step), after @ ..] = left {
+        let mut left = quick.ops.iter();
+        while let Some((op, step)) = left.next() {
             let at = (epoch, *step);
             // SAFETY: passed on to the caller.
-            let left_out = unsafe { self.op(quick, op, (number, context), at)? };
-            left = &after[left_out..];
+            match unsafe { self.op(quick, op, (number, context), at)? } {
+                0 => {}
+                left_out => left = left.as_slice()[left_out..].iter(),
+            }
         }
         engine.ended(number, &quick.totals);
         if quick.posted {
@@ -211,6 +215,8 @@ impl Call<'_> {
             // have no more scratch than there is (`choice`). A plan moves nothing to where it is, and has nothing touched by two.
             Op::Copy { src, dst, len } => unsafe { copy::between(self.at(number, dst), self.at(number, src), len) },
             // SAFETY: the same, and they were found to be aligned.
+            Op::Word(src, dst) => unsafe { copy::store(dst, copy::load::<u64>(src)) },
+            // SAFETY: the same.
             Op::Words(ref pairs) => unsafe { copy_words(pairs) },
             Op::Put { to, src, dst, len } => {
                 // SAFETY: the same.
@@ -327,10 +333,10 @@ impl Call<'_> {
                 }
             }
             Op::Else => return Ok(1),
-            Op::Ask(ref lines) => Lines::ask(lines),
+            Op::Ask(ref lines) => lines.ask(),
             Op::HandOn(ref lines) => {
                 desk.hall(number).hand_on();
-                Lines::hand_on(lines);
+                lines.iter().for_each(|&line| line::hand_on(line));
             }
             Op::Arrive => _ = self.arrive(number, context, at)?,
             Op::Meet { n } => {

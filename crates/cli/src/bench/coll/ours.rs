@@ -91,7 +91,9 @@ impl Ours<'_> {
         };
         for turn in turn..turn + times {
             let root = s.root(turn, ranks);
-            buffers.touch(s, root == me, ranks, turn, private);
+            if s.touched {
+                buffers.touch(s, root == me, ranks, turn, private);
+            }
             let at = TeamRank(root as u32);
             macro_rules! calls {
                 ($b:expr) => {{
@@ -116,7 +118,9 @@ impl Ours<'_> {
                 _ if private => calls!(buffers.private),
                 _ => calls!(buffers.shared),
             }
-            buffers.look(s, root == me, ranks, private);
+            if s.touched {
+                buffers.look(s, root == me, ranks, private);
+            }
         }
     }
 }

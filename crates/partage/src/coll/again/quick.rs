@@ -50,7 +50,9 @@ pub(super) enum Op {
         dst: Place,
         len: usize,
     },
-    /// Words of arrays: from where, and to where, none of which is one from where.
+    /// A word of an array: from where, and to where.
+    Word(*mut u8, *mut u8),
+    /// Several: from where, and to where, none of which is one from where.
     Words(Box<[(*mut u8, *mut u8)]>),
     /// To the memory of another, which is told.
     Put {
@@ -125,9 +127,9 @@ pub(super) enum Op {
     /// What follows is for who is not the last.
     Else,
     /// Asks for lines, before it is waited for what allows to touch them.
-    Ask(Box<[Lines]>),
+    Ask(Lines),
     /// Another is going to arrive in the hall, and to want these lines of this rank's.
-    HandOn(Box<[Lines]>),
+    HandOn(Box<[*const u8]>),
 }
 
 /// The steps of a plan, resolved.
@@ -145,7 +147,7 @@ pub(in super::super) struct Quick {
     /// Where ranks share cores: this rank only says something, or only hears one.
     pub(super) part: Option<Part>,
     /// Lines that it writes to after its first wait.
-    pub(super) ahead: Option<Box<[Lines]>>,
+    pub(super) ahead: Box<[*const u8]>,
 }
 
 /// What a rank does in a call in which one says something to the others, by letters.
@@ -162,7 +164,7 @@ impl Part {
             match op {
                 Op::Send { .. } | Op::Post { .. } => said += 1,
                 Op::Take { .. } | Op::Read { .. } => heard += 1,
-                Op::Copy { .. } | Op::Words(_) => {}
+                Op::Copy { .. } | Op::Word(..) | Op::Words(_) => {}
                 _ => return None,
             }
         }
@@ -174,36 +176,32 @@ impl Part {
     }
 }
 
-/// Lines of an array that steps touch: where, how many, whether they are written to, and whether they are this rank's.
+/// A line of an array that steps touch.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Lines {
-    at: *mut u8,
-    count: usize,
+struct Touched {
+    at: *const u8,
     to_write: bool,
+    /// It is this rank's.
     mine: bool,
 }
 
+/// Lines that will be touched.
+#[derive(Debug)]
+pub(super) struct Lines {
+    to_read: Box<[*const u8]>,
+    to_write: Box<[*const u8]>,
+}
+
 impl Lines {
+    fn of(touched: &[Touched]) -> Lines {
+        let those = |to_write| touched.iter().filter(|line| line.to_write == to_write).map(|line| line.at).collect();
+        Lines { to_read: those(false), to_write: those(true) }
+    }
+
     #[inline(always)]
-    fn each(&self) -> impl Iterator<Item = *const u8> {
-        let at = self.at.cast_const();
-        (0..self.count).map(move |i| at.wrapping_add(i * LINE))
-    }
-
-    // (Not in the loop over steps, whose registers are few.)
-    #[inline(never)]
-    pub fn ask(lines: &[Lines]) {
-        for run in lines {
-            match run.to_write {
-                true => run.each().for_each(line::prefetch_to_write),
-                false => run.each().for_each(line::prefetch_to_read),
-            }
-        }
-    }
-
-    #[inline(never)]
-    pub fn hand_on(lines: &[Lines]) {
-        lines.iter().for_each(|run| run.each().for_each(line::hand_on));
+    pub fn ask(&self) {
+        self.to_read.iter().for_each(|&line| line::prefetch_to_read(line));
+        self.to_write.iter().for_each(|&line| line::prefetch_to_write(line));
     }
 }
 
@@ -229,6 +227,16 @@ impl Op {
                 *last = Op::Words(pair(last).into_iter().chain([next]).collect());
             }
             _ => to.push(op),
+        }
+    }
+
+    /// The same, with nothing left to be found out about one word.
+    fn resolved(self) -> Op {
+        match self {
+            Op::Copy { src: Place::Fixed(src), dst: Place::Fixed(dst), len } if is_word(src, len) && is_word(dst, len) => {
+                Op::Word(src, dst)
+            }
+            op => op,
         }
     }
 }
@@ -356,13 +364,13 @@ impl Engine {
         // Ranks that share a core have each other's lines, and of many nobody knows who wants them next.
         let hints = self.desk.ranks() == 2 && inner.seat.waiter().cores() == Cores::Own;
         for (i, step) in plan.steps.iter().enumerate() {
-            let mut push = |op| ops.push((op, i as u32));
+            let mut push = |op: Op| ops.push((op.resolved(), i as u32));
             match step {
                 Step::Last { steps } => {
-                    let lines = if hints { self.touched(inner, steps, bases) } else { Box::default() };
-                    let mine = lines.iter().filter(|line| line.mine).copied().collect();
+                    let lines = if hints { self.touched(inner, steps, bases) } else { vec![] };
+                    let mine = lines.iter().filter(|line| line.mine).map(|line| line.at).collect();
                     if !lines.is_empty() {
-                        push(Op::Ask(lines));
+                        push(Op::Ask(Lines::of(&lines)));
                     }
                     let mut last = vec![];
                     for step in steps {
@@ -393,7 +401,7 @@ impl Engine {
                     if hints && matches!(step, Step::Wait { .. }) {
                         let lines = self.touched(inner, &plan.steps[i + 1..], bases);
                         if !lines.is_empty() {
-                            push(Op::Ask(lines));
+                            push(Op::Ask(Lines::of(&lines)));
                         }
                     }
                     push(self.posted_op(posting, self.op(inner, step, bases)?));
@@ -405,11 +413,8 @@ impl Engine {
         let part = Part::of(&ops).filter(|_| shares);
         let partner = (hints && ops.iter().any(is_letter)).then(|| 1 - self.desk.rank());
         let ahead = match &ops[..] {
-            [(Op::Ask(lines), _), (Op::Wait { .. }, _), ..] => {
-                let written: Box<[Lines]> = lines.iter().filter(|run| run.to_write).copied().collect();
-                (!written.is_empty()).then_some(written)
-            }
-            _ => None,
+            [(Op::Ask(lines), _), (Op::Wait { .. }, _), ..] => lines.to_write.clone(),
+            _ => Box::default(),
         };
         let (totals, posted) = (plan.totals.clone(), posting.is_some());
         (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals, posted, partner, hints, part, ahead })
@@ -439,8 +444,8 @@ impl Engine {
     }
 
     /// The lines of arrays that are touched by these steps, as far as they are short and wait for nothing; of many only those of others.
-    fn touched(&self, inner: &Inner, steps: &[Step], bases: &[Base; 2]) -> Box<[Lines]> {
-        let mut lines: Vec<Lines> = vec![];
+    fn touched(&self, inner: &Inner, steps: &[Step], bases: &[Base; 2]) -> Vec<Touched> {
+        let mut lines: Vec<Touched> = vec![];
         for step in steps {
             let me = self.desk.rank();
             let sides = match *step {
@@ -452,10 +457,10 @@ impl Engine {
             for ((of, span), to_write) in sides.into_iter().zip([false, true]) {
                 let place = if span.len > FEW { None } else { self.place(inner, of, span, bases) };
                 let Some(Place::Fixed(start)) = place else { continue };
-                for at in (0..span.len).step_by(LINE).map(|at| start.wrapping_add(at)) {
+                for at in (0..span.len).step_by(LINE).map(|at| start.wrapping_add(at).cast_const()) {
                     match lines.iter_mut().find(|line| line.at.addr() / LINE == at.addr() / LINE) {
                         Some(line) => line.to_write |= to_write,
-                        None => lines.push(Lines { at, count: 1, to_write, mine: of == me }),
+                        None => lines.push(Touched { at, to_write, mine: of == me }),
                     }
                 }
             }
@@ -463,16 +468,7 @@ impl Engine {
         if lines.len() > ASKED {
             lines.retain(|line| !line.mine);
         }
-        if lines.len() > ASKED {
-            return Box::default();
-        }
-        lines.dedup_by(|next, run| {
-            let is_next = (next.to_write, next.mine) == (run.to_write, run.mine)
-                && next.at == run.at.wrapping_add(run.count * LINE);
-            run.count += usize::from(is_next);
-            is_next
-        });
-        lines.into()
+        if lines.len() > ASKED { vec![] } else { lines }
     }
 
     fn op(&self, inner: &Inner, step: &Step, bases: &[Base; 2]) -> Option<Op> {

@@ -109,8 +109,12 @@ impl Engine {
     /// Has this member taken the last letter that went to it in this context, as can be told from what came from it since?
     #[inline(always)]
     pub(in super::super) fn must_have_taken(&self, context: usize, by: usize) -> bool {
-        let is_later = || self.heard[by].get() > self.contexts[context].peers[by].letter_of.get() + WINDOW;
-        is_later() || (self.hears_late(by) && is_later())
+        self.has_said_since(context, by) || (self.hears_late(by) && self.has_said_since(context, by))
+    }
+
+    #[inline(always)]
+    fn has_said_since(&self, context: usize, by: usize) -> bool {
+        self.heard[by].get() > self.contexts[context].peers[by].letter_of.get() + WINDOW
     }
 
     /// A member on another node says in this collective that scratch is free, which was known before it came: it counts on being heard, so that is heard when it comes.
