@@ -211,22 +211,12 @@ impl Call<'_> {
     ) -> Result<usize, Aborted> {
         let (engine, desk) = (self.engine, &self.engine.desk);
         match *op {
-            // SAFETY: places in buffers of this call, or that are mapped, as scratch of all is where all are reached by stores (else nothing is remembered, `keep`); plans
-            // have no more scratch than there is (`choice`). A plan moves nothing to where it is, and has nothing touched by two.
-            Op::Copy { src, dst, len } => unsafe { copy::between(self.at(number, dst), self.at(number, src), len) },
-            // SAFETY: the same, and they were found to be aligned.
+            // SAFETY: passed on to the caller.
+            Op::Copy { .. } | Op::Put { .. } | Op::Combine { .. } => unsafe { self.longer(number, op) },
+            // SAFETY: mapped, as for `longer`, and they were found to be aligned.
             Op::Word(src, dst) => unsafe { copy::store(dst, copy::load::<u64>(src)) },
             // SAFETY: the same.
             Op::Words(ref pairs) => unsafe { copy_words(pairs) },
-            Op::Put { to, src, dst, len } => {
-                // SAFETY: the same.
-                unsafe { copy::between(self.at(number, dst), self.at(number, src), len) };
-                engine.tell(number, to, Signal::Data);
-            }
-            // SAFETY: the same.
-            Op::Combine { src, dst, len, before } => unsafe {
-                self.combine(self.elements(number, src), self.elements(number, dst), len, before)
-            },
             Op::Fold(ref fold) => {
                 let combine = self.combine.expect("a reduction has an operation");
                 // SAFETY: the same; a vector of eight bytes is whole elements, and what combines them is borrowed by the caller.
@@ -249,10 +239,9 @@ impl Call<'_> {
                     // SAFETY: as above, and aligned.
                     engine.post(number, to, &[unsafe { copy::load::<u64>(src) }], sent + 1);
                 } else {
-                    let mut words = [0; WORDS];
-                    // SAFETY: as above; a letter has room for it.
-                    unsafe { copy::between(words.as_mut_ptr().cast(), src, len) };
-                    engine.post(number, to, &words[..len.div_ceil(8)], sent + 1);
+                    // SAFETY: as above.
+                    let (words, n) = unsafe { letter_of(src, len) };
+                    engine.post(number, to, &words[..n], sent + 1);
                 }
                 engine.sent(number, to, at.0);
                 if quick.partner.is_none() {
@@ -262,14 +251,13 @@ impl Call<'_> {
             Op::Post { line, src, len, is_last } => {
                 self.until(at, || engine.may_post(number))?;
                 let src = self.at(number, src);
-                let mut words = [0; WORDS];
                 if is_word(src, len) {
                     // SAFETY: as above, and aligned.
                     engine.post_quietly(number, line, &[unsafe { copy::load::<u64>(src) }], at.0);
                 } else {
-                    // SAFETY: as above; a letter has room for it.
-                    unsafe { copy::between(words.as_mut_ptr().cast(), src, len) };
-                    engine.post_quietly(number, line, &words[..len.div_ceil(8)], at.0);
+                    // SAFETY: as above.
+                    let (words, n) = unsafe { letter_of(src, len) };
+                    engine.post_quietly(number, line, &words[..n], at.0);
                 }
                 if is_last {
                     light_fence();
@@ -278,47 +266,44 @@ impl Call<'_> {
             }
             Op::Read { from, line, dst, len } => {
                 self.posted(number, line, at)?;
-                let (mut words, dst) = ([0; WORDS], self.at(number, dst));
+                let dst = self.at(number, dst);
                 if is_word(dst, len) {
-                    engine.read_posted(number, from, line, &mut words[..1], at.0);
+                    let mut word = [0];
+                    engine.read_posted(number, from, line, &mut word, at.0);
                     // SAFETY: as above, and aligned.
-                    unsafe { copy::store(dst, words[0]) };
+                    unsafe { copy::store(dst, word[0]) };
                 } else {
-                    engine.read_posted(number, from, line, &mut words[..len.div_ceil(8)], at.0);
+                    let read = |words: &mut [u64]| engine.read_posted(number, from, line, words, at.0);
                     // SAFETY: as above.
-                    unsafe { copy::between(dst, words.as_ptr().cast(), len) };
+                    unsafe { take_letter(dst, len, read) };
                 }
             }
             Op::ReadCombine { from, line, dst, len, before } => {
                 self.posted(number, line, at)?;
-                let mut words = [0; WORDS];
-                engine.read_posted(number, from, line, &mut words[..len.div_ceil(8)], at.0);
-                let src = Elements { at: words.as_mut_ptr().cast(), shared: false };
+                let read = |words: &mut [u64]| engine.read_posted(number, from, line, words, at.0);
                 // SAFETY: as above.
-                unsafe { self.combine(src, self.elements(number, dst), len, before) };
+                unsafe { self.combine_letter(read, self.elements(number, dst), len, before) };
             }
             Op::Take { from, dst, len } => {
                 self.letter(number, context, from, at)?;
                 let (letter, dst) = (&desk.from(from).told[number].letter, self.at(number, dst));
-                let mut words = [0; WORDS];
                 if is_word(dst, len) {
-                    letter.read(&mut words[..1]);
+                    let mut word = [0];
+                    letter.read(&mut word);
                     // SAFETY: as above, and aligned.
-                    unsafe { copy::store(dst, words[0]) };
+                    unsafe { copy::store(dst, word[0]) };
                 } else {
-                    letter.read(&mut words[..len.div_ceil(8)]);
                     // SAFETY: as above.
-                    unsafe { copy::between(dst, words.as_ptr().cast(), len) };
+                    unsafe { take_letter(dst, len, |words: &mut [u64]| letter.read(words)) };
                 }
                 engine.was_taken(at.0, number, from);
             }
             Op::TakeCombine { from, dst, len, before } => {
                 self.letter(number, context, from, at)?;
-                let mut words = [0; WORDS];
-                desk.from(from).told[number].letter.read(&mut words[..len.div_ceil(8)]);
-                let src = Elements { at: words.as_mut_ptr().cast(), shared: false };
+                let letter = &desk.from(from).told[number].letter;
+                let read = |words: &mut [u64]| letter.read(words);
                 // SAFETY: as above.
-                unsafe { self.combine(src, self.elements(number, dst), len, before) };
+                unsafe { self.combine_letter(read, self.elements(number, dst), len, before) };
                 engine.was_taken(at.0, number, from);
             }
             Op::Signal { to, signal } => engine.tell(number, to, signal),
@@ -355,6 +340,29 @@ impl Call<'_> {
             }
         }
         Ok(0)
+    }
+
+    /// Moves or combines what is no word. (Not in the loop over steps, whose registers are few.)
+    ///
+    /// # Safety
+    /// As for [`Call::run`].
+    #[inline(never)]
+    unsafe fn longer(&self, number: usize, op: &Op) {
+        match *op {
+            // SAFETY: places in buffers of this call, or that are mapped, as scratch of all is where all are reached by stores (else nothing is remembered, `keep`); plans
+            // have no more scratch than there is (`choice`). A plan moves nothing to where it is, and has nothing touched by two.
+            Op::Copy { src, dst, len } => unsafe { copy::between(self.at(number, dst), self.at(number, src), len) },
+            Op::Put { to, src, dst, len } => {
+                // SAFETY: the same.
+                unsafe { copy::between(self.at(number, dst), self.at(number, src), len) };
+                self.engine.tell(number, to, Signal::Data);
+            }
+            // SAFETY: the same.
+            Op::Combine { src, dst, len, before } => unsafe {
+                self.combine(self.elements(number, src), self.elements(number, dst), len, before)
+            },
+            _ => unreachable!("a step that moves or combines something"),
+        }
     }
 
     /// Arrives, when all have that must have before; whether it is the last.
@@ -399,6 +407,26 @@ impl Call<'_> {
         let combine = self.combine.expect("a reduction has an operation");
         // SAFETY: passed on to the caller.
         unsafe { (*combine).combine(dst, dst, src, len, before) };
+    }
+
+    /// Combines what a letter has. Most are a word.
+    ///
+    /// # Safety
+    /// As for [`Combine::combine`].
+    #[inline(always)]
+    unsafe fn combine_letter(&self, read: impl Fn(&mut [u64]), dst: Elements, len: usize, before: bool) {
+        let own = |at: *mut u64| Elements { at: at.cast(), shared: false };
+        if len == 8 {
+            let mut word = [0];
+            read(&mut word);
+            // SAFETY: passed on to the caller.
+            unsafe { self.combine(own(word.as_mut_ptr()), dst, 8, before) };
+        } else {
+            let mut words = [0; WORDS];
+            read(&mut words[..len.div_ceil(8)]);
+            // SAFETY: the same.
+            unsafe { self.combine(own(words.as_mut_ptr()), dst, len, before) };
+        }
     }
 
     /// Waits for the next letter of `from`.
@@ -448,4 +476,29 @@ impl Call<'_> {
         let _near = self.inner.seat.awaits_near();
         self.engine.wait_in(self.inner, epoch, waits, ready)
     }
+}
+
+/// The words of a letter of so many bytes, and how many they are. (As what follows, not in the loop over steps.)
+///
+/// # Safety
+/// The bytes are mapped, no reference exists to them if others may write to them, and a letter has room for them.
+#[inline(never)]
+unsafe fn letter_of(src: *const u8, len: usize) -> ([u64; WORDS], usize) {
+    let mut words = [0; WORDS];
+    debug_assert!(len <= size_of_val(&words), "a letter");
+    // SAFETY: passed on to the caller.
+    unsafe { copy::between(words.as_mut_ptr().cast(), src, len) };
+    (words, len.div_ceil(8))
+}
+
+/// Puts there what a letter of so many bytes has.
+///
+/// # Safety
+/// The same.
+#[inline(never)]
+unsafe fn take_letter(dst: *mut u8, len: usize, read: impl Fn(&mut [u64])) {
+    let mut words = [0; WORDS];
+    read(&mut words[..len.div_ceil(8)]);
+    // SAFETY: passed on to the caller.
+    unsafe { copy::between(dst, words.as_ptr().cast(), len) };
 }

@@ -185,17 +185,20 @@ impl Table {
         broadcast.node.all.two:0-1k:leader;1k-:flat:split \
         broadcast.node.all.crowded:0-16k:last;16k-:flat:pull \
         broadcast.node.all:0-1k:last;1k-:flat:pull \
-        scatter.node.all.two:0-256:leader;256-4k:flat:pull;4k-512k:flat:split;512k-:flat:pull \
+        scatter.node.all.two:0-256:leader;256-:flat:pull \
         scatter.node.all:0-1k:last;1k-:flat:pull \
         gather.node.all.two:0-1k:leader;1k-512k:flat:split;512k-:flat:push \
         gather.node.all:0-1k:last;1k-:flat:push \
-        gather_all.node.all.two:0-256:last;256-4k:flat:pull;4k-:flat:push \
+        gather_all.node.all.two:0-128:last;128-4k:flat:pull;4k-:flat:push \
         gather_all.node.all.crowded:0-1k:last;1k-256k:flat:pull;256k-:flat:push \
         gather_all.node.all:0-256:last;256-:flat:push \
-        exchange.node.all.two:0-256:last;256-4k:flat:pull;4k-:flat:push \
+        exchange.node.all.two:0-128:last;128-4k:flat:pull;4k-512k:flat:push;512k-:flat:pull \
         exchange.node.all.crowded:0-1k:last;1k-256k:flat:pull;256k-:flat:push \
         exchange.node.all:0-256:last;256-512k:flat:push;512k-:flat:pull \
+        permute.node.all.two:0-256:last;256-:flat:pull \
+        permute.node.all.crowded:0-256:last;256-:flat:pull \
         permute.node.all:0-256:last;256-:flat:push \
+        all_reduce.node.all.two.shared:32k-512k:slices:pull \
         all_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-512k:coop@16k;512k-:slices:split \
         all_reduce.node.all.crowded:0-4k:last;4k-32k:coop@8k;32k-:coop@16k \
         all_reduce.node.all:0-1k:last;1k-:slices:split \
@@ -214,16 +217,20 @@ impl Table {
         prefix_reduce.node.crowded.more:0-256:flat:post \
         any.node:0-256:flat:mail \
         gather_all.node.crowded.private:1k-256k:flat:pull@32k \
-        all_reduce.node.two.private:16k-:flat:pull@64k \
+        all_reduce.node.two.private:16k-128k:flat:pull@64k;128k-:flat:push \
         all_reduce.node.crowded.private:1k-256k:tree4:pull \
-        reduce.node.two.private:16k-256k:flat:pull@32k \
+        reduce.node.two.private:16k-96k:flat:pull@32k;96k-:flat:pull \
+        prefix_reduce.node.two.private:16k-:flat:push \
+        reduce.node.my.two.shared:48k-1m:flat:pull \
+        prefix_reduce.node.my.two.shared:16k-:flat:pull \
         all_reduce.node.two:0-16k:flat:pull;slices:split;slices:pull \
         all_reduce.node:0-1k:flat:pull;slices:split;slices:pull \
         reduce.node.two:0-16k:flat:pull;slices:split;slices:pull \
         reduce.node:0-1k:flat:pull;slices:split;slices:pull \
         prefix_reduce.node.two:0-16k:flat:pull;slices:split;slices:pull \
         prefix_reduce.node:0-1k:flat:pull;slices:split;slices:pull \
-        broadcast.node.my.two:flat:split \
+        broadcast.node.my.two:57-4k:flat:pull;flat:split \
+        permute.node.my.two:256-:flat:pull \
         broadcast.node.my:flat:pull \
         scatter.node.my:flat:pull \
         all_reduce.nodes.two:0-256:flat:mail \
