@@ -182,6 +182,20 @@ impl Table {
         all_reduce.node.cores.few.more.my:0-256:flat:mail \
         prefix_reduce.node.cores.few.more.all:512-32k:flat:pull;128k-:chain/16:pull \
         prefix_reduce.node.cores.few.more.my:2k-32k:flat:pull;128k-:chain/4:push \
+        broadcast.node.crowded.few.more.private:32k-128k:flat:pull@32k \
+        scatter.node.crowded.few.more.all:2k-8k:last \
+        scatter.node.crowded.few.more.private:32k-:flat:push \
+        gather.node.crowded.few.more.all:2k-32k:leader \
+        gather.node.crowded.few.more.private:32k-128k:flat:pull@32k;128k-:flat:pull \
+        gather_all.node.crowded.few.more.my.shared:1k-128k:pairwise:pull \
+        reduce.node.crowded.few.more.all:8k-512k:leader \
+        reduce.node.crowded.few.more.my:57-8k:flat:push;8k-32k:flat:pull \
+        reduce.node.crowded.few.more.private:32k-128k:flat:pull@32k;128k-:flat:pull \
+        reduce.node.crowded.few.more.my:32k-:flat:pull \
+        all_reduce.node.crowded.few.more.my:57-32k:tree4:pull \
+        all_reduce.node.crowded.few.more.private:512k-:tree2:pull \
+        prefix_reduce.node.crowded.few.more.all.shared:8k-:chain/4:pull \
+        prefix_reduce.node.crowded.few.more.my:2k-8k:dissemination:push;8k-:chain/4:push \
         broadcast.node.all.two:0-1k:leader;1k-:flat:split \
         broadcast.node.all.crowded:0-16k:last;16k-:flat:pull \
         broadcast.node.all:0-1k:last;1k-:flat:pull \
@@ -196,7 +210,7 @@ impl Table {
         exchange.node.all.crowded:0-1k:last;1k-256k:flat:pull;256k-:flat:push \
         exchange.node.all:0-256:last;256-512k:flat:push;512k-:flat:pull \
         permute.node.all.two:0-256:last;256-:flat:pull \
-        permute.node.all.crowded:0-256:last;256-:flat:pull \
+        permute.node.all.crowded:57-:flat:pull \
         permute.node.all:0-256:last;256-:flat:push \
         all_reduce.node.all.two.shared:32k-512k:slices:pull \
         all_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-512k:coop@16k;512k-:slices:split \

@@ -233,7 +233,9 @@ impl Op {
     /// The same, with nothing left to be found out about one word.
     fn resolved(self) -> Op {
         match self {
-            Op::Copy { src: Place::Fixed(src), dst: Place::Fixed(dst), len } if is_word(src, len) && is_word(dst, len) => {
+            Op::Copy { src: Place::Fixed(src), dst: Place::Fixed(dst), len }
+                if is_word(src, len) && is_word(dst, len) =>
+            {
                 Op::Word(src, dst)
             }
             op => op,
