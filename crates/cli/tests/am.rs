@@ -427,25 +427,25 @@ const LIMIT: u64 = 32 << 20;
 
 #[test]
 fn floods_of_short_messages_are_bounded() {
-    // 64 bytes each: 77 MB.
-    flood_is_bounded("short", 400_000);
+    // 64 bytes each: 58 MB.
+    flood_is_bounded("short", 300_000);
 }
 
 #[test]
 fn floods_of_medium_messages_are_bounded() {
-    // 64 KiB each: 295 MB.
-    flood_is_bounded("medium", 1_500);
+    // 64 KiB each: 157 MB.
+    flood_is_bounded("medium", 800);
 }
 
 #[test]
 fn floods_of_answers_are_bounded() {
-    flood_is_bounded("answers", 1_500);
+    flood_is_bounded("answers", 800);
 }
 
 #[test]
 fn floods_of_tells_are_bounded() {
-    // 1 KiB each: 92 MB.
-    flood_is_bounded("tell", 30_000);
+    // 1 KiB each: 61 MB.
+    flood_is_bounded("tell", 20_000);
 }
 
 #[test]
@@ -455,25 +455,25 @@ fn floods_of_calls_are_bounded() {
 
 #[test]
 fn floods_of_arguments_in_pieces_are_bounded() {
-    // 200 kB each: 300 MB.
-    flood_is_bounded("long tells", 500);
+    // 200 kB each: 150 MB.
+    flood_is_bounded("long tells", 250);
 }
 
 #[test]
 fn floods_of_results_are_bounded() {
-    // 64 KiB each: 390 MB.
-    flood_is_bounded("results", 2_000);
+    // 64 KiB each: 236 MB.
+    flood_is_bounded("results", 1_200);
 }
 
 #[test]
 fn floods_of_results_in_pieces_are_bounded() {
-    // 200 kB each: 600 MB.
-    flood_is_bounded("long results", 1_000);
+    // 200 kB each: 360 MB.
+    flood_is_bounded("long results", 600);
 }
 
 #[test]
 fn floods_against_an_object_in_use_are_bounded() {
-    flood_is_bounded("object", 30_000);
+    flood_is_bounded("object", 20_000);
 }
 
 /// The lines that a job's messages have written, sorted.
