@@ -216,13 +216,13 @@ fn processes_that_were_told_different_things_agree() {
 #[test]
 fn a_profile_that_is_not_for_here_is_ignored_with_one_line() {
     let folder = Folder::new();
-    let good = std::fs::read_to_string(folder.profile(&["broadcast.node:tree2:pull"])).unwrap();
+    let good = std::fs::read_to_string(folder.profile(&["broadcast.node:tree7:pull"])).unwrap();
     let with = |word: &str, value: &str| {
         let line = good.lines().find(|line| line.starts_with(word)).unwrap();
         good.replace(line, &format!("{word} {value}"))
     };
     for (text, why) in [
-        (good.replace("tree2", "tre2"), "line 9: \"tre2\" is no algorithm"),
+        (good.replace("tree7", "tre7"), "line 9: \"tre7\" is no algorithm"),
         (good.lines().take(4).collect::<Vec<_>>().join("\n"), "it ends before `cores`"),
         ("\u{1}\u{2}\u{fffd}".repeat(1000), "line 1 is not \"partage profile 1\""),
         (good.replace("profile 1", "profile 7"), "it is \"partage profile 7\", and this version reads"),
@@ -242,7 +242,7 @@ fn a_profile_that_is_not_for_here_is_ignored_with_one_line() {
         }
         let text = info(&path, None);
         assert!(text.contains(&format!("{} is not used: ", path.display())) && text.contains(why), "{text}");
-        assert!(!text.contains("tree2:pull"), "{text}");
+        assert!(!text.contains("tree7:pull"), "{text}");
     }
     let ended = job(Processes, "goes on").env("PARTAGE_PROFILE", folder.file("nowhere")).end();
     assert!(ended.code == 0 && ended.line().contains("nowhere is not used: No such file"), "{ended:#?}");
