@@ -328,7 +328,7 @@ fn kinds(job: &Job) {
 
 /// Every algorithm for every operation that it does; of others it says that it cannot be taken, and why.
 fn named(job: &Job) {
-    const NAMES: [&str; 28] = [
+    const NAMES: [&str; 29] = [
         "flat:push",
         "flat:pull",
         "flat:mail",
@@ -356,6 +356,7 @@ fn named(job: &Job) {
         "dissemination:mail",
         "nodes2:push",
         "coop@1k",
+        "coop@2",
         "coop",
     ];
     fn of<T: Drawn>(job: &Job, random: &mut Random) {

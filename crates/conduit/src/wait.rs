@@ -38,6 +38,7 @@ mod bell;
 mod load;
 #[cfg(all(test, loom))]
 pub(crate) mod models;
+mod pace;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -47,6 +48,7 @@ pub use bell::{Bell, Crowd, Relief};
 use bell::{LOOKS, MET, PARK_NS, PARKED};
 use load::idle;
 pub use load::{Sleepers, Toil};
+use pace::Pace;
 use std::cell::Cell;
 use std::fmt::Display;
 
@@ -75,9 +77,6 @@ const SERVED: u32 = 16;
 /// Of so many waits one serves others before its first turn; all of so many do after a turn that met a foreign load.
 const TURNS: i32 = 7;
 const TURNS_AFTER_FOREIGN: i32 = 32;
-/// Looks before anything else is looked after: some hundred nanoseconds.
-const SOON: u32 = 64;
-const SOON_CALMLY: u32 = 12;
 /// Looks at the condition between two looks at the clock.
 const ROUND: u32 = 64;
 
@@ -125,6 +124,7 @@ pub struct Waiter<'m> {
     record: &'m Record,
     abort: &'m AtomicU32,
     cores: Cores,
+    pace: Pace,
     park_ns: u64,
     relief: Option<&'m Relief>,
     toil: Option<&'m Toil>,
@@ -168,6 +168,7 @@ impl<'m> Waiter<'m> {
             record,
             abort,
             cores,
+            pace: Pace::here(),
             park_ns,
             relief: None,
             toil: None,
@@ -218,17 +219,17 @@ impl<'m> Waiter<'m> {
     /// Does it hold within some looks in quick succession? No, where this rank shares its core: it would keep others from it.
     #[inline(always)]
     pub fn soon(&self, ready: impl Fn() -> bool + Copy) -> bool {
-        self.cores == Cores::Own && !cfg!(loom) && (0..SOON).any(|_| ready())
+        self.cores == Cores::Own && !cfg!(loom) && (0..self.pace.soon).any(|_| ready())
     }
 
     /// The same with pauses in between, where others write to the line until then.
     #[inline(always)]
     pub fn soon_calmly(&self, ready: impl Fn() -> bool + Copy) -> bool {
         let look = |_| {
-            pause();
+            self.pace.pause();
             ready()
         };
-        self.cores == Cores::Own && !cfg!(loom) && (0..SOON_CALMLY).any(look)
+        self.cores == Cores::Own && !cfg!(loom) && (0..self.pace.soon_calmly).any(look)
     }
 
     /// Does it hold within about the time of a turn of the others on this core? For who says something next for which they wait, too.
@@ -249,7 +250,7 @@ impl<'m> Waiter<'m> {
                 every.set(0);
                 return true;
             }
-            pause();
+            self.pace.pause();
             if ticks().wrapping_sub(begun) >= most {
                 break;
             }
@@ -308,7 +309,7 @@ impl<'m> Waiter<'m> {
             match look() {
                 Step::Done => return Ok(()),
                 Step::Busy => break,
-                Step::Idle => pause(),
+                Step::Idle => self.pace.pause(),
             }
         }
         // A copy goes there, so that the one used here can stay in registers.
@@ -363,7 +364,7 @@ impl<'m> Waiter<'m> {
         loop {
             for _ in 0..ROUND {
                 match look() {
-                    Step::Idle => pause(),
+                    Step::Idle => self.pace.pause(),
                     found => return found,
                 }
             }
@@ -444,7 +445,7 @@ impl<'m> Waiter<'m> {
             if found != Step::Idle || cfg!(loom) || ticks().wrapping_sub(start) > MEET_US * self.ticks_per_us {
                 break found;
             }
-            pause();
+            self.pace.pause();
         };
         every.set(if found == Step::Idle { (2 * every.get()).min(MEET_SELDOM) } else { MEET_OFTEN });
         left.set(every.get());
@@ -511,12 +512,4 @@ pub fn briefly(done: impl Fn() -> bool, is_over: impl Fn() -> bool) -> bool {
         loom::thread::yield_now();
     }
     true
-}
-
-/// Between two looks: lets whoever writes the line keep it until it is done with it. One is too short for that by a
-/// little, four measured no better than two.
-#[inline(always)]
-fn pause() {
-    std::hint::spin_loop();
-    std::hint::spin_loop();
 }

@@ -29,6 +29,7 @@ use judge::{Outcome, beats, cost, medians};
 use partage::coll::Table;
 use partage::profile::{self, Made, Profile};
 use partage_conduit::topology;
+use partage_plan::coll::FEW;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -49,7 +50,7 @@ pub struct Options {
     /// Tune these operations only; a profile keeps its rules for the others
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = operation)]
     operations: Vec<Operation>,
-    /// Numbers of ranks; those that no rule can tell apart are judged together [default: 2, the cores, twice the cores]
+    /// Numbers of ranks; those that no rule can tell apart are judged together [default: 2, 4, the cores, twice the cores]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u64).range(2..=MOST_RANKS as u64))]
     ranks: Vec<u64>,
@@ -142,7 +143,7 @@ impl Tuner {
         let cores = topology::allowed_cores().len().min(quota);
         let mut ranks: Vec<usize> = options.ranks.iter().map(|&n| n as usize).collect();
         if ranks.is_empty() {
-            ranks = vec![2, cores.clamp(2, MOST_RANKS), (2 * cores).clamp(4, MOST_RANKS)];
+            ranks = vec![2, FEW, cores.clamp(2, MOST_RANKS), (2 * cores).clamp(4, MOST_RANKS)];
         }
         let lengths = if options.bytes.is_empty() { LENGTHS.to_vec() } else { options.bytes.clone() };
         let operations =

@@ -384,7 +384,8 @@ impl Node {
             2 => true,
             _ => machines.clone().any(|i| judge_cores(&told, i) == Cores::Shared),
         };
-        let at_once = machines.by_ref().map(|i| Room::of(&told, i).cores()).min().unwrap_or(1);
+        let rooms = machines.by_ref().map(|i| Room::of(&told, i));
+        let at_once = rooms.filter(|room| room.cores() < room.masks.len()).map(|room| room.cores()).min();
         let hosts = told.iter().map(|h| (text(&h.host), h.pid)).collect();
         let radix = match cores {
             Cores::Shared => 0,
@@ -419,7 +420,7 @@ impl Node {
             locks: lock::Locks::default(),
             cores,
             is_crowded,
-            at_once,
+            at_once: at_once.unwrap_or(usize::MAX),
             radix,
             bind,
             word: vec![],
@@ -479,7 +480,7 @@ impl Node {
         self.is_crowded
     }
 
-    /// How many ranks of a machine can run at the same time: cores, and what of them it may use; of the smallest machine. The answer is the same on all ranks of the job.
+    /// How many ranks of a machine can run at the same time, if not all: cores, and what of them it may use; of the machine with the fewest. The answer is the same on all ranks of the job.
     pub fn at_once(&self) -> usize {
         self.at_once
     }

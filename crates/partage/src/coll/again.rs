@@ -30,6 +30,8 @@ pub(super) use quick::Quick;
 
 /// How many calls are remembered.
 const REMEMBERED: usize = 64;
+/// Calls that take a task, by plans of more memory than this, are not: to find those plans again is little beside running them.
+const LONG: usize = 128 << 10;
 
 /// A call as its caller sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +152,9 @@ impl Engine {
             },
             None => [quick(prepared.plan(0, 0)), None],
         };
+        if quick.is_none() && prepared.bytes() > LONG {
+            return;
+        }
         let place = Memory::place(&look);
         let known = Rc::new(Before { look, place, key, prepared, quick, odd, next: Cell::new(place) });
         self.known.borrow_mut().calls[place] = Some(known);
@@ -494,7 +499,8 @@ unsafe fn letter_of(src: *const u8, len: usize) -> ([u64; WORDS], usize) {
 /// Puts there what a letter of so many bytes has.
 ///
 /// # Safety
-/// The same.
+/// The bytes can be written, and nobody else touches them if they are private; no reference exists to them if others may touch them; and a letter has
+/// room for them.
 #[inline(never)]
 unsafe fn take_letter(dst: *mut u8, len: usize, read: impl Fn(&mut [u64])) {
     let mut words = [0; WORDS];

@@ -19,8 +19,10 @@ const EAGER: usize = 32 << 10;
 const SETS: usize = 64;
 /// Of each set so many.
 const WAYS: usize = 8;
-/// All of them take no more memory than this, for each job or team, unless one alone does: steps are many where ranks are.
+/// All of them take no more memory than this, for each job or team; one that alone takes more is made anew for each call.
 const MEMORY: usize = 8 << 20;
+/// Chunks that ranks claim of a part: each has steps for all ranks, so a long block passes in several parts.
+const CHUNKS: usize = 512;
 /// The source of a permutation that is not known yet.
 pub(super) const UNKNOWN: u32 = u32::MAX;
 
@@ -208,7 +210,7 @@ impl Prepared {
     }
 
     /// How much memory its plans take.
-    fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         [Some(&self.full), self.last.as_ref(), self.odd.as_ref()].into_iter().flatten().map(Plan::bytes).sum()
     }
 
@@ -252,10 +254,10 @@ impl Cache {
     /// The oldest of many is forgotten, and one set after the other if all are too large.
     fn keep(&mut self, key: Key, prepared: Rc<Prepared>) {
         let (i, bytes) = (self.set(&key), prepared.bytes());
-        for _ in 0..SETS {
-            if self.bytes + bytes <= MEMORY {
-                break;
-            }
+        if bytes > MEMORY {
+            return;
+        }
+        while self.bytes + bytes > MEMORY {
             self.emptied = (self.emptied + 1) % SETS;
             let set = std::mem::take(&mut self.sets[self.emptied]);
             self.bytes -= set.iter().map(|(_, prepared)| prepared.bytes()).sum::<usize>();
@@ -347,6 +349,10 @@ impl Engine {
         let longest = match (longest_part(self, call, algorithm), algorithm.packet) {
             (Some(longest), packet) => longest.min(packet.unwrap_or(usual)),
             (None, packet) => packet.unwrap_or(call.len),
+        };
+        let longest = match algorithm.flow {
+            Flow::Coop(chunk) => longest.min(chunk.saturating_mul(CHUNKS)),
+            _ => longest,
         };
         let grain = call.grain as usize;
         let whole = |len: usize| (len / grain * grain).max(grain);
@@ -518,10 +524,9 @@ mod tests {
         }
         assert!((3..=4).contains(&cache.sets.iter().flatten().filter(|one| one.1.bytes() > MEMORY / 5).count()));
         // More than all of it.
+        let (before, bytes) = (kept(&cache), cache.bytes);
         cache.keep(key(1), of(MEMORY));
-        assert!(kept(&cache) == 1 && cache.get(&key(1)).is_some());
-        cache.keep(key(2), small.clone());
-        assert!(kept(&cache) == 1 && cache.bytes == small.bytes());
+        assert!(cache.get(&key(1)).is_none() && (kept(&cache), cache.bytes) == (before, bytes));
     }
 
     #[test]

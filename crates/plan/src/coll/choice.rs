@@ -162,7 +162,7 @@ impl Table {
         exchange.node.cores.many.all:57-32k:flat:pull \
         exchange.node.many.my.shared:57-2k:flat:pull \
         scatter.node.many.private:8k-:flat:push \
-        reduce.node.crowded.many.all:8k-128k:coop@2k;128k-:coop@8k \
+        reduce.node.crowded.many.all:8k-128k:coop@2k;128k-512k:coop@8k \
         reduce.node.many.my:57-2k:flat:push;2k-32k:tree4:pull \
         reduce.node.many.my.shared:32k-128k:chain/4:push \
         reduce.node.cores.many.all:8k-128k:slices:push \

@@ -336,8 +336,12 @@ impl Lowering<'_> {
             self.meet();
         }
         let begins = (0..shape.len).step_by(shape.chunk());
-        let chunks: Vec<Vec<Step>> =
-            begins.map(|at| self.all_combined(at..(at + shape.chunk()).min(shape.len))).collect();
+        let mut combined = |at: usize| {
+            let mut steps = self.all_combined(at..(at + shape.chunk()).min(shape.len));
+            steps.shrink_to_fit();
+            steps
+        };
+        let chunks: Vec<Vec<Step>> = begins.map(&mut combined).collect();
         self.plan.totals.claims = chunks.len();
         if !chunks.is_empty() {
             self.step(Step::Claim { chunks });
