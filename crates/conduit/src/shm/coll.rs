@@ -20,7 +20,7 @@ use super::rma::Reach;
 use crate::am::{Arrival, Handler};
 use crate::coll::{Apart, CONTEXTS, Claims, Count, HOME, Hall, Inlet, Leavers, Left, Letter, Sign, Sums, Tags, Told};
 use crate::contract::{At, Half};
-use crate::line::prefetch_to_write;
+use crate::line::{prefetch_to_read, prefetch_to_write};
 #[cfg(doc)]
 use crate::reference::ARRIVED;
 use crate::sync::light_fence;
@@ -334,6 +334,12 @@ impl Desk {
     pub fn prefetch_letter(&self, to: usize, context: usize) {
         let line = self.peers[to].inlet.wrapping_byte_add(offset_of!(Inlet, told) + context * size_of::<Told>());
         prefetch_to_write(line.cast::<u8>());
+    }
+
+    /// Asks for the line of letters of `from` in this context, which may have been written already.
+    #[inline(always)]
+    pub fn prefetch_letter_of(&self, from: usize, context: usize) {
+        prefetch_to_read(&raw const self.from(from).told[context].letter);
     }
 
     /// Looks at the bell of `to`, which is reached by stores. After a light fence that follows what it is to see.

@@ -49,9 +49,10 @@ pub(super) fn guarded_len(segment: u64) -> u64 {
     2 * segment
 }
 
-/// Bytes of both halves in the file.
+/// From one rank's segment to the next one's in the file of their process: both halves, and a page. What all ranks have at the same place would have addresses otherwise that differ in high bits only, and
+/// caches that tell lines apart by a few bits of their address would have room for one of them at a time.
 pub(super) fn stride(segment: u64) -> u64 {
-    guarded_at(segment) + guarded_len(segment)
+    guarded_at(segment) + guarded_len(segment) + HUGE as u64
 }
 
 /// How many chunks of a segment the network can know.

@@ -32,6 +32,8 @@ pub(super) use quick::Quick;
 const REMEMBERED: usize = 64;
 /// Calls that take a task, by plans of more memory than this, are not: to find those plans again is little beside running them.
 const LONG: usize = 128 << 10;
+/// Who comes late to a letter asks for that of so many collectives later.
+const LATER: u64 = 3;
 
 /// A call as its caller sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -290,7 +292,7 @@ impl Call<'_> {
                 unsafe { self.combine_letter(read, self.elements(number, dst), len, before) };
             }
             Op::Take { from, dst, len } => {
-                self.letter(number, context, from, at)?;
+                self.letter(quick, (number, context), from, at)?;
                 let (letter, dst) = (&desk.from(from).told[number].letter, self.at(number, dst));
                 if is_word(dst, len) {
                     let mut word = [0];
@@ -304,7 +306,7 @@ impl Call<'_> {
                 engine.was_taken(at.0, number, from);
             }
             Op::TakeCombine { from, dst, len, before } => {
-                self.letter(number, context, from, at)?;
+                self.letter(quick, (number, context), from, at)?;
                 let letter = &desk.from(from).told[number].letter;
                 let read = |words: &mut [u64]| letter.read(words);
                 // SAFETY: as above.
@@ -434,13 +436,23 @@ impl Call<'_> {
         }
     }
 
-    /// Waits for the next letter of `from`.
+    /// Waits for the next letter of `from`. If it has come before, later ones may have, too.
     #[inline(always)]
-    fn letter(&self, number: usize, context: &Context, from: usize, at: (u64, u32)) -> Result<(), Aborted> {
+    fn letter(
+        &self,
+        quick: &Quick,
+        (number, context): (usize, &Context),
+        from: usize,
+        at: (u64, u32),
+    ) -> Result<(), Aborted> {
         let (got, letter) = (&context.peers[from].letters_got, &self.engine.desk.from(from).told[number].letter);
         let next = got.get() + 1;
         let came = || letter.number.get() >= next;
-        if !(came() || self.inner.seat.waiter().soon(came)) {
+        if came() {
+            if quick.hints {
+                self.engine.desk.prefetch_letter_of(from, self.known.prepared.context(at.0 + LATER));
+            }
+        } else if !self.inner.seat.waiter().soon(came) {
             self.wait(at, came)?;
         }
         got.set(next);

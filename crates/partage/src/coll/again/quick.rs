@@ -8,7 +8,7 @@
 //! * who has to wait before it touches lines asks for them before it waits, and those that it will write to, if its calls come in the order of the last time, at the end of
 //!   the call before: roots that change take them from each other;
 //! * who writes or reads a letter asks for the line of its next one at the end of the call. (Sooner, while it waits for the other's, is later: it is one more
-//!   line on its way at the same time.)
+//!   line on its way at the same time.) Who finds that a letter has come before is behind, so later ones may have come, too: it asks for one of those.
 
 use super::super::engine::{Base, Engine};
 use super::super::reduce::{Combine, Elements};
