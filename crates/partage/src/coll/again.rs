@@ -186,20 +186,23 @@ impl Call<'_> {
                 left_out => left = left.as_slice()[left_out..].iter(),
             }
         }
-        engine.ended(number, &quick.totals);
+        if quick.counts {
+            engine.ended(number, &quick.totals);
+        }
         if quick.posted {
             engine.ended_posted(number, epoch);
         }
-        if quick.hints {
-            let memory = engine.known.borrow();
-            memory.follows(self.known);
-            memory.ask_ahead(self.known, epoch);
+        match quick.partner {
+            Some(partner) => engine.desk.prefetch_letter(partner, self.known.prepared.context(epoch + 1)),
+            None if quick.hints => {
+                let memory = engine.known.borrow();
+                memory.follows(self.known);
+                memory.ask_ahead(self.known, epoch);
+            }
+            None => {}
         }
         if quick.part.is_some() {
             engine.known.borrow().follows(self.known);
-        }
-        if let Some(partner) = quick.partner {
-            engine.desk.prefetch_letter(partner, self.known.prepared.context(epoch + 1));
         }
         Ok(())
     }

@@ -260,6 +260,7 @@ impl Table {
         gather_all.nodes:nodes2x2 \
         exchange.nodes.crowded:0-16k:nodes2;flat \
         exchange.nodes:0-1k:nodes2;1k-16k:nodes2x2;flat \
+        all_reduce.nodes.crowded:128k-1m:nodes2 \
         all_reduce.nodes:0-128k:leaders;0-128k:doubling;128k-:ring;128k-:tree2 \
         reduce.nodes:nodes2;tree2 \
         prefix_reduce.nodes:0-32k:dissemination;32k-:chain/4";

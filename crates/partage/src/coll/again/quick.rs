@@ -138,6 +138,8 @@ pub(in super::super) struct Quick {
     /// With the number of the step of which each is one.
     pub(super) ops: Box<[(Op, u32)]>,
     pub(super) totals: Totals,
+    /// There are some: letters are counted by themselves.
+    pub(super) counts: bool,
     /// Its letters are posted.
     pub(super) posted: bool,
     /// The other of two that write letters.
@@ -419,7 +421,8 @@ impl Engine {
             _ => Box::default(),
         };
         let (totals, posted) = (plan.totals.clone(), posting.is_some());
-        (plan.totals.claims == 0).then(|| Quick { ops: ops.into(), totals, posted, partner, hints, part, ahead })
+        let counts = totals.arrivals + totals.releases + totals.signals.len() > 0;
+        (totals.claims == 0).then(|| Quick { ops: ops.into(), totals, counts, posted, partner, hints, part, ahead })
     }
 
     /// A letter on this line.
