@@ -650,7 +650,7 @@ fn bench() {
 fn bench_between_hosts() {
     let Some(namespaces) = two_hosts() else { return };
     let hosts = format!("{0}1,{0}2", namespaces.prefix);
-    let figures = "net_hosts_barrier,net_hosts_all_reduce_8,net_hosts_exchange_1k_all";
+    let figures = "net_hosts_barrier,net_hosts_barrier_by_hand,net_hosts_all_reduce_8,net_hosts_exchange_1k_all";
     let bench = program(partage()).args(["bench", "network", "--json", "--rounds", "1", "--hosts", &hosts]);
     let ended = bench.args(["--only", figures]).end();
     assert_eq!(ended.code, 0, "{ended:#?}");

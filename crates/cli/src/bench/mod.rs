@@ -406,8 +406,12 @@ pub fn bench(what: What) -> i32 {
         What::Am(options) => (AM.iter().collect(), options),
         What::Network(NetworkOptions { common, hosts: over }) => {
             hosts = Some(over).filter(|over| !over.hosts.is_empty());
-            let far = |f: &&Figure| matches!(f.how, How::Hosts(_)) == hosts.is_some();
-            (network::figures().filter(far).collect(), common)
+            let count = hosts.as_ref().map(|over| over.hosts.len());
+            let is_there = |f: &&Figure| match f.how {
+                How::Hosts(what) => count.is_some_and(|hosts| what.is_between(hosts)),
+                _ => count.is_none(),
+            };
+            (network::figures().filter(is_there).collect(), common)
         }
         What::Signal(options) => (SIGNAL.iter().collect(), options),
         What::Collectives(options) => return coll::bench(&options),

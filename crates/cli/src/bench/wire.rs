@@ -46,11 +46,11 @@ impl Wire {
     /// Collective, of two ranks of one host: for puts and gets of at most `len` bytes, of which so many as `window` says may be
     /// under way, and messages of 64 bytes.
     pub fn new(job: &Job, len: usize, window: usize) -> Wire {
-        Wire::between(job, Some("127.0.0.1".into()), len, window, 64)
+        Wire::between(job, job.neighbor(1), Some("127.0.0.1".into()), len, window, 64)
     }
 
-    /// The same by the interface with this address, with messages of at most `longest` bytes.
-    pub fn between(job: &Job, source: Option<String>, len: usize, window: usize, longest: usize) -> Wire {
+    /// The same with that rank, by the interface with this address, with messages of at most `longest` bytes.
+    pub fn between(job: &Job, with: Rank, source: Option<String>, len: usize, window: usize, longest: usize) -> Wire {
         let provider = std::env::var("PARTAGE_PROVIDER").ok().filter(|name| !name.is_empty());
         let asked = Asked { provider, source, min_multi_recv: longest, never_waits: true, ..Asked::default() };
         let endpoint = Endpoint::open(&asked).expect("an endpoint");
@@ -66,7 +66,7 @@ impl Wire {
         let cards = job.alloc_all::<Card>(1).expect("a card");
         cards.on(job.rank()).put(job, card);
         job.barrier();
-        let other = cards.on(job.neighbor(1)).get(job);
+        let other = cards.on(with).get(job);
         let wire = Wire {
             peer: endpoint.insert(&other.name[..other.len as usize]).expect("an address"),
             there: Remote { addr: other.addr, key: other.key },
@@ -149,9 +149,18 @@ impl Wire {
 
     /// Polls until one more message has come than there were when this was called last.
     pub fn await_next(&self) {
+        self.await_next_with(|| {});
+    }
+
+    /// The same, with this between two looks.
+    pub fn await_next_with(&self, between: impl Fn()) {
         self.awaited.set(self.awaited.get() + 1);
-        while self.received.get() < self.awaited.get() {
+        loop {
             self.poll();
+            if self.received.get() >= self.awaited.get() {
+                return;
+            }
+            between();
         }
     }
 

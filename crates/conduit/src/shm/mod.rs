@@ -223,7 +223,7 @@ impl Own {
 }
 
 /// Changes with every change of what processes of one job share.
-const MAGIC: u64 = u64::from_le_bytes(*b"hello 09");
+const MAGIC: u64 = u64::from_le_bytes(*b"hello 10");
 
 impl Node {
     /// Collective over the processes of the job. If it fails on one process it fails on all, with the same words.

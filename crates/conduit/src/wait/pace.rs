@@ -1,6 +1,6 @@
 //! How looks at a line follow one another, which is measured for each kind of processor: who looks all the time takes the line from whoever is about to write there.
 
-/// The pace of a rank that has a core of its own.
+/// The pace of a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Looks before anything else is looked after: some hundred nanoseconds.
@@ -32,7 +32,7 @@ impl Pace {
     }
 }
 
-/// Is it one of AMD's? They alone have these instructions.
+/// Is it one of AMD's, or made after them? No others have these instructions.
 #[cfg(target_arch = "x86_64")]
 fn is_amd() -> bool {
     std::is_x86_feature_detected!("sse4a")

@@ -21,8 +21,10 @@ const SETS: usize = 64;
 const WAYS: usize = 8;
 /// All of them take no more memory than this, for each job or team; one that alone takes more is made anew for each call.
 const MEMORY: usize = 8 << 20;
-/// Chunks that ranks claim of a part: each has steps for all ranks, so a long block passes in several parts.
+/// Chunks that ranks claim of a part, at most. Each has steps for all ranks, so a long block passes in several parts,
 const CHUNKS: usize = 512;
+/// and in more where ranks are many: so many chunks times ranks.
+const CLAIMED: usize = 16 << 10;
 /// The source of a permutation that is not known yet.
 pub(super) const UNKNOWN: u32 = u32::MAX;
 
@@ -351,7 +353,7 @@ impl Engine {
             (None, packet) => packet.unwrap_or(call.len),
         };
         let longest = match algorithm.flow {
-            Flow::Coop(chunk) => longest.min(chunk.saturating_mul(CHUNKS)),
+            Flow::Coop(chunk) => longest.min(chunk.saturating_mul((CLAIMED / self.desk.ranks()).clamp(8, CHUNKS))),
             _ => longest,
         };
         let grain = call.grain as usize;

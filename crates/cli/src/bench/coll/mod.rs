@@ -559,7 +559,7 @@ impl Drop for Programs {
 pub fn side(options: &SideOptions) -> i32 {
     let result = Stage::open(&options.stage).and_then(|stage| match Library::named(&options.name) {
         Some(library) => peer::serve(stage, options, library),
-        None if options.name == hosts::WIRE_NAME => hosts::serve(stage, options),
+        None if [hosts::WIRE_NAME, hosts::HAND_NAME].contains(&options.name.as_str()) => hosts::serve(stage, options),
         None => ours::serve(stage, options),
     });
     match result {

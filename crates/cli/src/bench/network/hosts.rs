@@ -9,10 +9,14 @@
 //! times the exchanges that wait for one another in the plan which the ranks run; or, where one host waits for the other before it sends, of
 //! a message, half a round trip, times those messages. How many there are says the model of plans, on a machine on which a message between hosts takes 1 and all
 //! else nothing. (An exchange takes longer than half a round trip: each side is busy with its own message when the other's comes.)
+//!
+//! Where hosts have fewer cores than ranks, turns of these come to that. So a barrier is also beside the same by hand, by as many ranks on the same cores: one rank of each host tells the
+//! other, by a flag, that it is there, that one passes a raw message to the other host and awaits its, and says so by a flag; who waits yields after each look.
 
 use crate::bench::coll::cells::{Mode, Operation};
 use crate::bench::coll::stage::{By, Order, Sample, Stage};
 use crate::bench::coll::{Programs, SideOptions};
+use crate::bench::floor::{Everywhere, Line};
 use crate::bench::measure::{Measured, Round, Tally};
 use crate::bench::mpi::OPEN_MPI;
 use crate::bench::wire::Wire;
@@ -28,6 +32,7 @@ use partage_plan::coll::{Flow, Kind, Nodes, OpKind, Setting, Table};
 use std::ffi::OsString;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::Instant;
 
 /// Which hosts.
@@ -49,6 +54,8 @@ pub struct HostOptions {
 pub enum What {
     /// A collective beside raw messages of so many bytes.
     Messages { operation: Operation, bytes: usize, mode: Mode, message: usize },
+    /// A barrier beside the same by hand, by as many ranks.
+    ByHand,
     /// A collective beside that of Open MPI.
     OpenMpi { operation: Operation, bytes: usize, mode: Mode },
     /// Seconds for a job of so many ranks on each host, in so many processes, that do nothing; beside as many processes that only
@@ -56,9 +63,23 @@ pub enum What {
     Start { ranks: usize, procs: usize },
 }
 
+impl What {
+    /// Is it measured between so many hosts? By hand there are two.
+    pub fn is_between(self, hosts: usize) -> bool {
+        hosts == 2 || !matches!(self, What::ByHand)
+    }
+}
+
 /// Those of this kind.
-pub static FIGURES: [Figure; 37] = [
+pub static FIGURES: [Figure; 38] = [
     raw("net_hosts_barrier", Operation::Barrier, 0, Mode::AllAll, 64, Limit::Ratio(1.3)),
+    Figure {
+        name: "net_hosts_barrier_by_hand",
+        unit: "us",
+        limit: Limit::None,
+        most: 25,
+        how: How::Hosts(What::ByHand),
+    },
     raw("net_hosts_all_reduce_8", Operation::AllReduce, 8, Mode::MyMy, 64, Limit::Ratio(1.3)),
     raw("net_hosts_all_reduce_8_all", Operation::AllReduce, 8, Mode::AllAll, 64, Limit::None),
     raw("net_hosts_exchange_1k", Operation::Exchange, 1 << 10, Mode::MyMy, 1 << 10, Limit::Ratio(1.3)),
@@ -125,9 +146,11 @@ const RANKS: usize = 2;
 /// The sides.
 const OURS: usize = 0;
 const WIRE: usize = 1;
-const MPI: usize = 2;
-/// The raw side's name, for `bench-side`.
+const HAND: usize = 2;
+const MPI: usize = 3;
+/// The raw sides' names, for `bench-side`: of one rank on each host, and of as many as there are.
 pub const WIRE_NAME: &str = "wire";
+pub const HAND_NAME: &str = "hand";
 /// The longest raw message.
 const LONGEST: usize = 4 << 10;
 /// A sample takes about so long, in microseconds.
@@ -155,7 +178,8 @@ impl Sides {
         let mut sides = Sides { hosts, programs: Programs::new()?, script: None, has_mpi: false };
         let names = options.hosts.join(",");
         // Two hosts pass raw messages.
-        for (name, on, each) in [("ours", &options.hosts[..], RANKS), (WIRE_NAME, &options.hosts[..2], 1)] {
+        let two = &options.hosts[..2];
+        for (name, on, each) in [("ours", &options.hosts[..], RANKS), (WIRE_NAME, two, 1), (HAND_NAME, two, RANKS)] {
             let mut job = Command::new(&this);
             job.args(["run", "--hosts", &on.join(","), "--rsh", &options.rsh]);
             let procs = if options.threads { on.len() } else { each * on.len() };
@@ -199,6 +223,7 @@ impl Sides {
             What::Messages { operation, bytes, mode, .. } | What::OpenMpi { operation, bytes, mode } => {
                 (operation, bytes, mode)
             }
+            What::ByHand => (Operation::Barrier, 0, Mode::AllAll),
         };
         let sample = Sample {
             operation,
@@ -216,6 +241,7 @@ impl Sides {
                 let (hops, cross) = self.hops(operation, bytes, mode)?;
                 (WIRE, Sample { bytes: message, rotating: !cross, ..sample }, hops / 2.0)
             }
+            What::ByHand => (HAND, Sample { bytes: 64, ..sample }, 1.0),
             _ if !self.has_mpi => return Err("Open MPI is not installed".into()),
             _ => (MPI, sample, 1.0),
         };
@@ -304,17 +330,47 @@ fn hops(table: &Table, operation: Operation, bytes: usize, mode: Mode, hosts: us
     Some((cost(&shape, &machine)?, !one_way))
 }
 
-/// A process of the raw side, until the driver has enough.
+/// What ranks of one host tell each other: how often one is there, and how often it may go on.
+#[repr(C)]
+struct Flags {
+    there: Line<AtomicU64>,
+    _apart: Line<u64>,
+    on: Line<AtomicU64>,
+}
+
+/// A process of a raw side, until the driver has enough.
 pub fn serve(stage: &Stage, options: &SideOptions) -> Result<(), String> {
     let node = std::env::var("PARTAGE_NODE").unwrap_or_default();
     take_cores(&options.hosts, options.hosts.iter().position(|name| *name == node).unwrap_or(0));
     partage::run(|job| -> Result<(), String> {
         let me = job.rank().index();
         let source = interfaces().into_iter().find(|i| !i.is_loopback).map(|i| i.address.to_string());
-        let mut wire = Wire::between(job, source, 8, 1, LONGEST);
+        // Of the first host, then of the second one.
+        let each = job.size() / 2;
+        let mut wire = Wire::between(job, job.neighbor(each as i64), source, 8, 1, LONGEST);
+        let flags = Everywhere::<Flags>::new(job).map_err(|e| e.to_string())?;
+        // SAFETY: atomics, and a word that nobody uses.
+        let flags = unsafe { flags.on(Rank((me - me % each) as u32)) };
+        let mut barriers = 0;
         let call = |wire: &mut Wire, s: &Sample, _: u64, times: u64| {
             for _ in 0..times {
+                barriers += 1;
+                let until = |flag: &AtomicU64| {
+                    while flag.load(Acquire) < barriers {
+                        std::thread::yield_now();
+                    }
+                };
                 match s.rotating {
+                    _ if me % each > 0 => {
+                        flags.there.0.store(barriers, Release);
+                        until(&flags.on.0);
+                    }
+                    _ if each > 1 => {
+                        until(&flags.there.0);
+                        wire.send(s.bytes);
+                        wire.await_next_with(std::thread::yield_now);
+                        flags.on.0.store(barriers, Release);
+                    }
                     true if me == 0 => {
                         wire.send(s.bytes);
                         wire.await_next();

@@ -6,7 +6,7 @@
 //! * each of them may be the last to arrive, so both ask for what the last touches before they arrive;
 //! * who is not the last hands on the line in which others arrive, and its own that the last will touch;
 //! * who has to wait before it touches lines asks for them before it waits, and those that it will write to, if its calls come in the order of the last time, at the end of
-//!   the call before: roots that change take them from each other;
+//!   the call before: roots that change take them from each other (calls by letters are not counted among those: to follow what comes after them would take them longer);
 //! * who writes or reads a letter asks for the line of its next one at the end of the call. (Sooner, while it waits for the other's, is later: it is one more
 //!   line on its way at the same time.) Who finds that a letter has come before is behind, so later ones may have come, too: it asks for one of those.
 
