@@ -5,7 +5,7 @@ use crate::job::Inner;
 use partage_conduit::coll::{HOME, LETTER};
 use partage_plan::coll::name::Error;
 use partage_plan::coll::{Algorithm, FEW, Flow, In, Kind, Op, OpKind, Out, Plan, Posting, Setting, Shape, Way};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
@@ -128,14 +128,24 @@ fn has_root(op: OpKind) -> bool {
     matches!(op, OpKind::Broadcast | OpKind::Scatter | OpKind::Gather | OpKind::Reduce)
 }
 
-/// Algorithms that were asked for, with their names: a name is understood once.
+/// Algorithms that were asked for, with their names: a name is understood once, and looked at first if it was the last one.
 #[derive(Debug, Default)]
-pub(crate) struct Asked(RefCell<Vec<(String, Algorithm)>>);
+pub(crate) struct Asked {
+    all: RefCell<Vec<(String, Algorithm)>>,
+    last: Cell<usize>,
+}
 
 impl Asked {
     /// The number of the one with this name, from 1: 0 is the table's choice.
     pub fn number(&self, name: &str) -> Result<u16, Error> {
-        let mut all = self.0.borrow_mut();
+        let is_last = self.all.borrow().get(self.last.get()).is_some_and(|(n, _)| n == name);
+        let i = if is_last { self.last.get() } else { self.find(name)? };
+        Ok(u16::try_from(i + 1).expect("fewer than 65536 names of algorithms in one job"))
+    }
+
+    #[cold]
+    fn find(&self, name: &str) -> Result<usize, Error> {
+        let mut all = self.all.borrow_mut();
         let i = match all.iter().position(|(n, _)| n == name) {
             Some(i) => i,
             None => {
@@ -143,12 +153,13 @@ impl Asked {
                 all.len() - 1
             }
         };
-        Ok(u16::try_from(i + 1).expect("fewer than 65536 names of algorithms in one job"))
+        self.last.set(i);
+        Ok(i)
     }
 
     /// The one with this number.
     pub fn get(&self, number: u16) -> Option<Algorithm> {
-        Some(self.0.borrow()[usize::from(number.checked_sub(1)?)].1)
+        Some(self.all.borrow()[usize::from(number.checked_sub(1)?)].1)
     }
 }
 

@@ -335,6 +335,7 @@ impl<'a, T: Pod, State, M: Meets<T>> Collective<'a, T, State, M> {
     ///     assert_eq!(x, [0; 100]);
     /// });
     /// ```
+    #[inline]
     #[track_caller]
     pub fn algorithm(self, name: &str) -> Self {
         match self.team.group.engine.asked.number(name) {
