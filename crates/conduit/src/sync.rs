@@ -277,6 +277,7 @@ impl Futex {
         };
         // Woken, timed out, interrupted or the word had changed: the caller looks again in every case.
         let _ = rustix::thread::futex::wait(&self.0, rustix::thread::futex::Flags::empty(), expected, Some(&t));
+        crate::turn::came_back();
     }
 
     /// Wakes all sleepers.

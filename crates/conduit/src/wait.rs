@@ -28,7 +28,7 @@
 //!   in the middle of their traffic.
 //! * Every park is timed (a tenth of a second) and reads the job's abort word when it ends.
 //!
-//! How a rank sleeps and is woken is said with its [`Bell`].
+//! How a rank sleeps and is woken is said with its [`Bell`], what else a turn of others costs with [`crate::turn`].
 //!
 //! # Hang reports
 //! A wait that reaches its park publishes where it waits in the rank's [`Record`], anew whenever it looks up from its
@@ -44,6 +44,7 @@ mod tests;
 
 use crate::record::Record;
 use crate::sync::{AtomicU32, Ordering::*, heavy_fence, ticks, ticks_per_us};
+use crate::turn::turn;
 pub use bell::{Bell, Crowd, Relief};
 use bell::{LOOKS, MET, PARK_NS, PARKED};
 use load::idle;
@@ -270,8 +271,7 @@ impl<'m> Waiter<'m> {
         }
         let before = ticks();
         before >= self.no_yield_before.get() && {
-            // Without the C library's page in between.
-            rustix::thread::sched_yield();
+            turn();
             let turn = ticks().wrapping_sub(before);
             self.staying.turn.set(turn);
             if turn > FOREIGN_US * self.ticks_per_us {
@@ -392,8 +392,7 @@ impl<'m> Waiter<'m> {
             before.0 = ticks();
         }
         loop {
-            // Without the C library's page in between.
-            rustix::thread::sched_yield();
+            turn();
             let (after, toiled) = (ticks(), toil());
             // Also when the wait ends here: the next one shall not meet the same neighbour.
             let foreign = idle((after, toiled), before) > FOREIGN_US * self.ticks_per_us;
@@ -507,7 +506,7 @@ pub fn briefly(done: impl Fn() -> bool, is_over: impl Fn() -> bool) -> bool {
             return false;
         }
         #[cfg(not(loom))]
-        rustix::thread::sched_yield();
+        turn();
         #[cfg(loom)]
         loom::thread::yield_now();
     }

@@ -40,6 +40,7 @@ mod rxd;
 mod tests;
 
 use super::fi::{self, *};
+use crate::turn::came_back;
 pub use atomics::{Atomics, Operands};
 use demands::Demands;
 use libc::{c_char, c_void, iovec};
@@ -575,6 +576,7 @@ impl Endpoint {
             [woken.as_fd(), queue.unwrap_or(woken.as_fd())].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         // Whatever these two return, the caller polls.
         let _ = rustix::event::poll(&mut fds, Some(&most));
+        came_back();
         if fds[0].revents().contains(PollFlags::IN) {
             let _ = rustix::io::read(woken, &mut [0; 8]);
         }
