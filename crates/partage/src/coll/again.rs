@@ -14,6 +14,7 @@ use super::choice::{Key, Prepared};
 use super::engine::{Base, Context, Engine, Waits};
 use super::reduce::{Combine, Elements};
 use crate::job::Inner;
+use crate::team::Team;
 use partage_conduit::board::has_come;
 use partage_conduit::coll::WORDS;
 use partage_conduit::copy;
@@ -128,16 +129,44 @@ impl Memory {
     }
 }
 
-/// A call that is being made.
-pub(super) struct Call<'a> {
-    pub engine: &'a Engine,
-    pub inner: &'a Rc<Inner>,
-    pub known: &'a Before,
-    pub name: &'static str,
-    pub at: &'static std::panic::Location<'static>,
+/// A call as it is made.
+pub(super) struct Made<'a> {
+    pub look: Look,
     /// Source and destination, if they are this rank's own.
     pub sides: [*mut u8; 2],
     pub combine: Option<*const dyn Combine>,
+    /// What it must be like.
+    pub fixed: Option<&'a Key>,
+    pub site: Site,
+}
+
+/// One that is known, while it is made.
+struct Call<'a> {
+    engine: &'a Engine,
+    inner: &'a Rc<Inner>,
+    known: &'a Before,
+    said: &'a Made<'a>,
+}
+
+impl Team {
+    /// Makes it, if it looks like one before and takes no task; whether it did.
+    ///
+    /// # Safety
+    /// The sides are those of buffers that look as this call does, which are borrowed until it returns, and so is what combines elements.
+    #[inline(never)]
+    pub(super) unsafe fn again(&self, said: &Made<'_>) -> bool {
+        let (inner, engine) = (&self.inner, &self.group.engine);
+        if inner.check || inner.calls.has_other() {
+            return false;
+        }
+        let Some(known) = engine.known.borrow().find(&said.look).cloned() else { return false };
+        let is_planned = said.fixed.is_none_or(|key| *key == known.key);
+        let Some(quick) = known.quick(engine.begun()).filter(|_| is_planned) else { return false };
+        let call = Call { engine, inner, known: &known, said };
+        // SAFETY: passed on to the caller.
+        inner.unless_over(unsafe { call.run(quick) });
+        true
+    }
 }
 
 impl Engine {
@@ -167,9 +196,9 @@ impl Call<'_> {
     /// Makes it.
     ///
     /// # Safety
-    /// The sides are those of buffers that look as this call does, which are borrowed until it returns, and so is what combines elements.
+    /// As for [`Team::again`].
     #[inline(always)]
-    pub unsafe fn run(&self, quick: &Quick) -> Result<(), Aborted> {
+    unsafe fn run(&self, quick: &Quick) -> Result<(), Aborted> {
         let engine = self.engine;
         let epoch = engine.next_epoch();
         let number = self.known.prepared.context(epoch);
@@ -228,7 +257,7 @@ impl Call<'_> {
             // SAFETY: the same.
             Op::Words(ref pairs) => unsafe { copy_words(pairs) },
             Op::Fold(ref fold) => {
-                let combine = self.combine.expect("a reduction has an operation");
+                let combine = self.said.combine.expect("a reduction has an operation");
                 // SAFETY: the same; a vector of eight bytes is whole elements, and what combines them is borrowed by the caller.
                 unsafe { fold.run(&*combine) }
             }
@@ -392,14 +421,10 @@ impl Call<'_> {
         Ok(is_last)
     }
 
-    fn site(&self) -> Site {
-        Site { call: self.name, at: self.at }
-    }
-
     #[inline(always)]
     fn at(&self, number: usize, place: Place) -> *mut u8 {
         match place {
-            Place::In(side, at) => self.sides[side].wrapping_add(at),
+            Place::In(side, at) => self.said.sides[side].wrapping_add(at),
             Place::Fixed(p) => p,
             Place::Scratch(of, at) => self.engine.desk.scratch(of, number).wrapping_add(at),
         }
@@ -414,7 +439,7 @@ impl Call<'_> {
     /// As for [`Combine::combine`].
     #[inline(always)]
     unsafe fn combine(&self, src: Elements, dst: Elements, len: usize, before: bool) {
-        let combine = self.combine.expect("a reduction has an operation");
+        let combine = self.said.combine.expect("a reduction has an operation");
         // SAFETY: passed on to the caller.
         unsafe { (*combine).combine(dst, dst, src, len, before) };
     }
@@ -492,7 +517,7 @@ impl Call<'_> {
         if (is_next && waiter.stays(ready)) || waiter.after_a_turn(ready) {
             return Ok(());
         }
-        let waits = || Waits::quick(self.engine, self.site(), self.known, epoch, step as usize);
+        let waits = || Waits::quick(self.engine, self.said.site, self.known, epoch, step as usize);
         let _near = self.inner.seat.awaits_near();
         self.engine.wait_in(self.inner, epoch, waits, ready)
     }

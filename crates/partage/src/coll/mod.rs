@@ -70,7 +70,7 @@ pub use value::Value;
 use crate::array::SharedArray;
 use crate::scope::{Event, Scope};
 use crate::team::{Team, TeamRank};
-use again::Look;
+use again::{Look, Made};
 use buffer::{Side, What};
 use bytemuck::Pod;
 use choice::{Call, Key, Prepared, UNKNOWN};
@@ -347,7 +347,7 @@ impl<'a, T: Pod, State, M: Meets<T>> Collective<'a, T, State, M> {
 
 impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
     /// Does it.
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub fn run(self) {
         let Site { call, at } = self.site();
@@ -360,47 +360,31 @@ impl<'a, T: Pod, M: Meets<T>> Collective<'a, T, Ready, M> {
         self.run_named(site.call, site.at);
     }
 
-    #[inline]
+    /// What the call looks like is put together where it is made, since most of it is known when that is compiled; and the builder itself only goes on where that was not seen before.
+    #[inline(always)]
     #[track_caller]
     fn run_named(self, call: &'static str, at: &'static Location<'static>) {
-        let team = self.team;
-        team.may_meet(|| Site { call, at });
-        if !self.run_again(call, at) {
-            self.run_task(call, at);
-        }
-    }
-
-    /// Does it, if it looks like one before and takes no task; whether it did. (In line, the builder would be copied once more.)
-    #[inline(never)]
-    #[track_caller]
-    fn run_again(&self, name: &'static str, at: &'static Location<'static>) -> bool {
-        let (inner, engine) = (&self.team.inner, &self.team.group.engine);
-        if inner.check || inner.calls.has_other() {
-            return false;
-        }
+        let (team, fixed, meets, site) = (self.team, self.fixed, self.meets, Site { call, at });
+        team.may_meet(|| site);
         let mut sides = [std::ptr::null_mut(); 2];
-        let Some(look) = self.look(|side, base| {
+        let look = self.look(|side, base| {
             if let Base::Private(p) = base {
                 sides[side] = p;
             }
-        }) else {
-            return false;
-        };
-        let Some(known) = engine.known.borrow().find(&look).cloned() else { return false };
-        let quick = known.quick(engine.begun()).filter(|_| self.fixed.is_none_or(|key| *key == known.key));
-        let Some(quick) = quick else {
-            return false;
-        };
-        let combine = self.meets.combines().map(|combine| &raw const *combine);
-        let call = again::Call { engine, inner, known: &known, name, at, sides, combine };
-        // SAFETY: the buffers of this call, which it has borrowed, as it looks.
-        inner.unless_over(unsafe { call.run(quick) });
-        true
+        });
+        if let Some(look) = look {
+            let combine = meets.combines().map(|combine| &raw const *combine);
+            // SAFETY: the buffers of this call, which it has borrowed, as it looks.
+            if unsafe { team.again(&Made { look, sides, combine, fixed, site }) } {
+                return;
+            }
+        }
+        self.run_task(call, at);
     }
 
     #[inline(never)]
     #[track_caller]
-    fn run_task(&self, call: &'static str, at: &'static Location<'static>) {
+    fn run_task(self, call: &'static str, at: &'static Location<'static>) {
         if self.is_copied_when_all_are_there() {
             self.team.meet(Tag::Plain, u64::MAX, || Site { call, at });
         }
