@@ -3,7 +3,7 @@
 //! When a thread gets its core back, the kernel has filled the processor's memory of return addresses with its own, so that nobody's returns can be led astray by those of another thread. The thread's
 //! next returns are then predicted to lead into the kernel. On AMD's processors (3rd generation) one such guess costs the translations of all pages of code: three to four dozen walks through page tables at the next entry to
 //! the kernel, 1000 cycles or a fifth of a turn between ranks that share cores. A program cannot do without returns, but it can fill that memory itself, by calls that lead nowhere: guesses made by them are
-//! wrong as well, and stay at home. That costs 30 ns where all 32 places are filled.
+//! wrong as well, and stay at home. That costs 30 ns where all 32 places are filled. Intel's have better guesses for returns into the kernel, and turns would take a tenth longer.
 
 /// Lets the others on this core have a turn.
 #[inline(always)]
@@ -16,6 +16,9 @@ pub fn turn() {
 /// To be said by who comes back from a call of the kernel in which others may have had the core, before it returns to its own caller.
 #[inline(always)]
 pub fn came_back() {
+    if !is_amd() {
+        return;
+    }
     // As many as there are functions to return from: a wait is ten deep, with the program's own around it.
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     // SAFETY: each call goes to the instruction after the next one, and what all of them have put onto the stack is taken off at the end; without `nostack` the compiler keeps nothing
@@ -38,6 +41,15 @@ pub fn came_back() {
             second = out(reg) _,
         );
     }
+}
+
+/// Is the processor one of AMD's, or made after them? No others have these instructions.
+#[inline(always)]
+pub fn is_amd() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::is_x86_feature_detected!("sse4a");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,5 +1,7 @@
 //! How looks at a line follow one another, which is measured for each kind of processor: who looks all the time takes the line from whoever is about to write there.
 
+use crate::turn::is_amd;
+
 /// The pace of a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
@@ -30,15 +32,4 @@ impl Pace {
             std::hint::spin_loop();
         }
     }
-}
-
-/// Is it one of AMD's, or made after them? No others have these instructions.
-#[cfg(target_arch = "x86_64")]
-fn is_amd() -> bool {
-    std::is_x86_feature_detected!("sse4a")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn is_amd() -> bool {
-    false
 }
