@@ -145,12 +145,6 @@ impl Cell {
         format!("{}.node.{cores}.{ranks}.{sync}.{kind}", self.operation.name())
     }
 
-    /// Are data written before each call and read after it? What stays in the cache of whoever copied it last flatters him: of blocks that are left alone, one
-    /// rank that copies them all would win.
-    pub fn is_touched(&self) -> bool {
-        self.bytes > LETTER
-    }
-
     /// Bytes of all buffers together, where there are most ranks.
     pub fn memory(&self) -> u64 {
         let ranks = self.situation.ranks.iter().max().map_or(0, |&n| n as u64);

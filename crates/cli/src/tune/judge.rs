@@ -1,6 +1,6 @@
 //! Who wins a cell, and which rules the winners make. Arithmetic only: no clock and no rank is used here.
 //!
-//! A round of an algorithm is one time for each job, that is for each number of ranks.
+//! A round of an algorithm is one time for each job, that is for each number of ranks, with data that are left alone, and again with data that are touched.
 
 use crate::bench::digits;
 use crate::bench::measure::median;
@@ -14,7 +14,7 @@ const MOST: usize = 3;
 /// Blocks of this length and longer are alike.
 const LONG: usize = 1 << 20;
 
-/// The median of each job.
+/// The median of each job, and of whether data are touched.
 pub fn medians(rounds: &[Vec<f64>]) -> Vec<f64> {
     let jobs = rounds.first().map_or(0, Vec::len);
     (0..jobs).map(|job| median(rounds.iter().map(|r| r[job]).collect()).unwrap_or(f64::NAN)).collect()
@@ -30,12 +30,16 @@ pub fn ratio(ours: &[Vec<f64>], other: &[Vec<f64>]) -> f64 {
     median(ours.iter().zip(other).map(|(a, b)| cost(a) / cost(b)).collect()).unwrap_or(1.0)
 }
 
-/// Is it better by more than noise, in most rounds, and for no job worse?
+/// Is it better by more than noise, in most rounds, and nowhere worse?
 pub fn beats(new: &[Vec<f64>], old: &[Vec<f64>]) -> bool {
     let rounds = new.len().min(old.len());
     let better = new.iter().zip(old).filter(|(a, b)| cost(a) < cost(b)).count();
-    let no_worse = medians(new).iter().zip(medians(old)).all(|(a, b)| *a < b * (1.0 + NOISE));
-    rounds > 0 && 4 * better >= MOST * rounds && ratio(new, old) < 1.0 - NOISE && no_worse
+    rounds > 0 && 4 * better >= MOST * rounds && ratio(new, old) < 1.0 - NOISE && no_worse(new, old)
+}
+
+/// Is it worse by no more than noise, for each job and whether data are touched or not?
+pub fn no_worse(new: &[Vec<f64>], old: &[Vec<f64>]) -> bool {
+    medians(new).iter().zip(medians(old)).all(|(a, b)| *a < b * (1.0 + NOISE))
 }
 
 /// What a cell came to. Times are in microseconds.
