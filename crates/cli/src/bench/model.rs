@@ -543,6 +543,7 @@ fn validate(options: &Options, operations: &[Operation], known: &Known) -> Resul
                     mode,
                     private: false,
                     touched: false,
+                    rotating: true,
                     algorithm: number,
                 };
                 let (fit, _) = sampler.fit(&what)?;

@@ -1,6 +1,6 @@
 //! Who wins a cell, and which rules the winners make. Arithmetic only: no clock and no rank is used here.
 //!
-//! A round of an algorithm is one time for each job, that is for each number of ranks, with data that are left alone, and again with data that are touched.
+//! A round of an algorithm is one time for each job, that is for each number of ranks, under each condition.
 
 use crate::bench::digits;
 use crate::bench::measure::median;
@@ -14,7 +14,7 @@ const MOST: usize = 3;
 /// Blocks of this length and longer are alike.
 const LONG: usize = 1 << 20;
 
-/// The median of each job, and of whether data are touched.
+/// The median of each job, under each condition.
 pub fn medians(rounds: &[Vec<f64>]) -> Vec<f64> {
     let jobs = rounds.first().map_or(0, Vec::len);
     (0..jobs).map(|job| median(rounds.iter().map(|r| r[job]).collect()).unwrap_or(f64::NAN)).collect()
@@ -37,7 +37,7 @@ pub fn beats(new: &[Vec<f64>], old: &[Vec<f64>]) -> bool {
     rounds > 0 && 4 * better >= MOST * rounds && ratio(new, old) < 1.0 - NOISE && no_worse(new, old)
 }
 
-/// Is it worse by no more than noise, for each job and whether data are touched or not?
+/// Is it worse by no more than noise, for each job, under each condition?
 pub fn no_worse(new: &[Vec<f64>], old: &[Vec<f64>]) -> bool {
     medians(new).iter().zip(medians(old)).all(|(a, b)| *a < b * (1.0 + NOISE))
 }

@@ -196,11 +196,12 @@ impl Table {
         all_reduce.node.crowded.few.more.private:512k-:tree2:pull \
         prefix_reduce.node.crowded.few.more.all.shared:8k-:chain/4:pull \
         prefix_reduce.node.crowded.few.more.my:2k-8k:dissemination:push;8k-:chain/4:push \
-        broadcast.node.all.two:0-57:last;57-1k:leader;1k-:flat:split \
+        broadcast.node.all.two:0-56:last;57-1k:leader;1k-:flat:split \
         broadcast.node.all.crowded:0-16k:last;16k-:flat:pull \
         broadcast.node.all:0-1k:last;1k-:flat:pull \
+        scatter.node.all.two:0-1k:last;256-:flat:pull \
         scatter.node.all:0-1k:last;1k-:flat:pull \
-        gather.node.all.two:0-57:last;57-1k:leader;1k-512k:flat:split;512k-:flat:push \
+        gather.node.all.two:0-56:last;57-1k:leader;1k-512k:flat:split;512k-:flat:push \
         gather.node.all:0-1k:last;1k-:flat:push \
         gather_all.node.all.two:0-128:last;128-4k:flat:pull;4k-:flat:push \
         gather_all.node.all.crowded:0-1k:last;1k-256k:flat:pull;256k-:flat:push \
@@ -215,7 +216,7 @@ impl Table {
         all_reduce.node.all.two:0-256:last;256-16k:flat:pull;16k-512k:coop@16k;512k-:slices:split \
         all_reduce.node.all.crowded:0-4k:last;4k-32k:coop@8k;32k-:coop@16k \
         all_reduce.node.all:0-1k:last;1k-:slices:split \
-        reduce.node.all.two:0-57:last;57-1k:leader;1k-2m:flat:pull;2m-:slices:split \
+        reduce.node.all.two:0-56:last;57-1k:leader;1k-2m:flat:pull;2m-:slices:split \
         reduce.node.all.crowded:0-4k:last;4k-256k:flat:pull;256k-:coop@16k \
         reduce.node.all:0-1k:last;1k-:slices:split \
         prefix_reduce.node.all.two:0-256:last;256-:flat:pull \

@@ -1,7 +1,6 @@
 //! Collectives of two ranks with words as blocks, by hand: the flows that the library takes, over the same arrays.
 //!
-//! Rooted ones under All/All: one says that it is there, the other, to which data go, does everything and says so. Unrooted ones, and permutations, of
-//! which each of two ranks knows the whole: the last to arrive does everything. Under My/My: each word travels in the line of its number, through rings whose
+//! Under All/All the last to arrive does everything: of two ranks each knows the whole. Under My/My each word travels in the line of its number, through rings whose
 //! reader says now and then how far it is.
 //!
 //! Memory ordering: a number or count is stored by a release after what it says is there, and loaded by an acquire before
@@ -19,9 +18,6 @@ const SLOTS: u64 = 16;
 /// What a rank is told by the other.
 #[repr(C)]
 struct Told {
-    signal: Line<AtomicU64>,
-    /// Far from the signal, since lines are fetched by twos.
-    _apart: Line<u64>,
     letters: [Line<[AtomicU64; 2]>; 2 * SLOTS as usize],
     taken: Line<AtomicU64>,
 }
@@ -41,7 +37,6 @@ pub struct Hand<'j> {
     mine: &'j Told,
     other: &'j Told,
     hall: &'j Hall,
-    signals: [u64; 2],
     letters: [u64; 2],
     room: u64,
     arrivals: u64,
@@ -87,7 +82,7 @@ impl<'j> Hand<'j> {
         // SAFETY: atomics, and words that nobody uses.
         let (mine, other, hall) = unsafe { (told.on(job.rank()), told.on(job.neighbor(1)), halls.on(Rank(0))) };
         let me = job.rank().index();
-        Ok(Hand { me, mine, other, hall, signals: [0; 2], letters: [0; 2], room: SLOTS, arrivals: 0, released: 0 })
+        Ok(Hand { me, mine, other, hall, letters: [0; 2], room: SLOTS, arrivals: 0, released: 0 })
     }
 
     /// One call.
@@ -95,18 +90,8 @@ impl<'j> Hand<'j> {
     pub fn call(&mut self, w: &Words, s: &Sample, root: usize) {
         use Operation::*;
         let (me, other) = (self.me, 1 - self.me);
-        let reader = if s.operation == Gather { root } else { 1 - root };
         match (s.mode, s.operation) {
-            (Mode::AllAll, Broadcast | Scatter | Gather) if me == reader => {
-                self.hear();
-                whole(w, s.operation, root);
-                self.tell();
-            }
-            (Mode::AllAll, Broadcast | Scatter | Gather) => {
-                self.tell();
-                self.hear();
-            }
-            (Mode::AllAll, GatherAll | Exchange | Permute) => self.last(|| whole(w, s.operation, root)),
+            (Mode::AllAll, operation) => self.last(|| whole(w, operation, root)),
             (_, Broadcast) => self.down(root, word(&w.src, me, 0), word(&w.src, me, 0)),
             (_, Scatter) => {
                 if me == root {
@@ -136,18 +121,6 @@ impl<'j> Hand<'j> {
             }
             (_, Reduce | AllReduce | Prefix | Barrier) => unreachable!("by hand there are movers only"),
         }
-    }
-
-    #[inline(always)]
-    fn tell(&mut self) {
-        self.signals[0] += 1;
-        self.other.signal.0.store(self.signals[0], Release);
-    }
-
-    #[inline(always)]
-    fn hear(&mut self) {
-        self.signals[1] += 1;
-        while self.mine.signal.0.load(Acquire) < self.signals[1] {}
     }
 
     /// The last to arrive does it.

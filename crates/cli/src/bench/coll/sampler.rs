@@ -30,6 +30,8 @@ pub struct What {
     pub private: bool,
     /// Owners write what is passed before each call, and read what they get after it, which is in the time.
     pub touched: bool,
+    /// The root is the next rank in each call, and not always the same.
+    pub rotating: bool,
     /// The algorithm, by its number among those that the sampler has.
     pub algorithm: usize,
 }
@@ -79,9 +81,9 @@ impl Sampler {
     }
 
     fn ask(&mut self, job: usize, what: &What, (calls, batches): (u64, u64)) -> Result<f64, String> {
-        let What { operation, bytes, mode, private, touched, algorithm } = *what;
+        let What { operation, bytes, mode, private, touched, rotating, algorithm } = *what;
         let by = By::Named(algorithm);
-        let sample = Sample { operation, bytes, mode, by, touched, rotating: true, private, calls, batches };
+        let sample = Sample { operation, bytes, mode, by, touched, rotating, private, calls, batches };
         let asked = self.programs.ask(job, Order::Sample(sample));
         asked.map_err(|why| format!("{} of {bytes} bytes on {} ranks: {why}", operation.name(), self.ranks[job]))
     }
