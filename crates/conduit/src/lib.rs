@@ -9,7 +9,7 @@
 //! * [`answers`], [`board`], [`lock`], [`signal`], [`lane`], [`word`]: what ranks ask, take turns at, tell, send and count. Protocols too.
 //! * [`credits`], [`owing`]: how much memory messages of other nodes may take, who lends it to whom, and who is told what has ended.
 //! * [`copy`]: the one routine through which bytes enter and leave shared memory; [`runs`]: many short ones in one message.
-//! * [`heap`], [`topology`], [`rseq`], `turn`, [`sync`]: book-keeping, the machine, what its kernel does for threads, giving a core away and coming back, the atomics.
+//! * [`heap`], [`topology`], [`rseq`], [`turn`], [`sync`]: book-keeping, the machine, what its kernel does for threads, giving a core away and coming back, the atomics.
 //!
 //! This crate is the home of `unsafe`. It knows nothing of launchers: a conduit is handed an
 //! [`Exchange`](contract::Exchange) when it attaches.
@@ -54,6 +54,6 @@ pub mod small;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod topology;
-mod turn;
+pub mod turn;
 pub mod wait;
 pub mod word;
