@@ -24,7 +24,7 @@ pub fn came_back() {
 /// Makes as many calls that lead nowhere as there may be functions to return from: a wait is ten deep, with the program's own around it.
 #[inline(always)]
 fn fill() {
-    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
     // SAFETY: each call goes to the instruction after the next one, and what all of them have put onto the stack is taken off at the end; without `nostack` the compiler keeps nothing
     // below the stack's end. (A call to the very next instruction would count as none, for the guesses as for what follows.) Where the system keeps a second stack of returns, whose place `rdsspq` asks for, it is
     // shortened by as many; elsewhere that instruction does nothing.

@@ -145,7 +145,7 @@ struct Call<'a> {
     engine: &'a Engine,
     inner: &'a Rc<Inner>,
     known: &'a Before,
-    said: &'a Made<'a>,
+    made: &'a Made<'a>,
 }
 
 impl Team {
@@ -154,15 +154,15 @@ impl Team {
     /// # Safety
     /// The sides are those of buffers that look as this call does, which are borrowed until it returns, and so is what combines elements.
     #[inline(never)]
-    pub(super) unsafe fn again(&self, said: &Made<'_>) -> bool {
+    pub(super) unsafe fn again(&self, made: &Made<'_>) -> bool {
         let (inner, engine) = (&self.inner, &self.group.engine);
         if inner.check || inner.calls.has_other() {
             return false;
         }
-        let Some(known) = engine.known.borrow().find(&said.look).cloned() else { return false };
-        let is_planned = said.fixed.is_none_or(|key| *key == known.key);
+        let Some(known) = engine.known.borrow().find(&made.look).cloned() else { return false };
+        let is_planned = made.fixed.is_none_or(|key| *key == known.key);
         let Some(quick) = known.quick(engine.begun()).filter(|_| is_planned) else { return false };
-        let call = Call { engine, inner, known: &known, said };
+        let call = Call { engine, inner, known: &known, made };
         // SAFETY: passed on to the caller.
         inner.unless_over(unsafe { call.run(quick) });
         true
@@ -257,7 +257,7 @@ impl Call<'_> {
             // SAFETY: the same.
             Op::Words(ref pairs) => unsafe { copy_words(pairs) },
             Op::Fold(ref fold) => {
-                let combine = self.said.combine.expect("a reduction has an operation");
+                let combine = self.made.combine.expect("a reduction has an operation");
                 // SAFETY: the same; a vector of eight bytes is whole elements, and what combines them is borrowed by the caller.
                 unsafe { fold.run(&*combine) }
             }
@@ -424,7 +424,7 @@ impl Call<'_> {
     #[inline(always)]
     fn at(&self, number: usize, place: Place) -> *mut u8 {
         match place {
-            Place::In(side, at) => self.said.sides[side].wrapping_add(at),
+            Place::In(side, at) => self.made.sides[side].wrapping_add(at),
             Place::Fixed(p) => p,
             Place::Scratch(of, at) => self.engine.desk.scratch(of, number).wrapping_add(at),
         }
@@ -439,7 +439,7 @@ impl Call<'_> {
     /// As for [`Combine::combine`].
     #[inline(always)]
     unsafe fn combine(&self, src: Elements, dst: Elements, len: usize, before: bool) {
-        let combine = self.said.combine.expect("a reduction has an operation");
+        let combine = self.made.combine.expect("a reduction has an operation");
         // SAFETY: passed on to the caller.
         unsafe { (*combine).combine(dst, dst, src, len, before) };
     }
@@ -517,7 +517,7 @@ impl Call<'_> {
         if (is_next && waiter.stays(ready)) || waiter.after_a_turn(ready) {
             return Ok(());
         }
-        let waits = || Waits::quick(self.engine, self.said.site, self.known, epoch, step as usize);
+        let waits = || Waits::quick(self.engine, self.made.site, self.known, epoch, step as usize);
         let _near = self.inner.seat.awaits_near();
         self.engine.wait_in(self.inner, epoch, waits, ready)
     }
