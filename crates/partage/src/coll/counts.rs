@@ -105,7 +105,7 @@ impl<T: Pod> Counted<'_, T, Ready> {
         let shared = source == Kind::Shared || kind == Kind::Shared;
         if shared {
             let (op, root, sync, kinds) = (all.op, all.root, all.sync, [source, kind]);
-            let (element, besides) = (super::element::<T, Moves>, task.besides);
+            let (element, besides) = (super::describe::element::<T, Moves>, task.besides);
             Whole { site, op, root, sync, kinds, in_place: false, element, besides }.enter(team);
         }
         all.pass(task, [source, kind], &sent, &come);
@@ -225,7 +225,7 @@ impl<T: Pod> Collective<'_, T, Ready> {
             grain: 1,
             algorithm: 0,
         });
-        task.element = super::element::<T, Moves>;
+        task.element = super::describe::element::<T, Moves>;
         task.prepared = OnceCell::from(Rc::new(Prepared::once(ragged.plan())));
         engine.run(inner, &task);
     }

@@ -83,7 +83,7 @@ impl<T: Pod, M: Meets<T>> Filtered<'_, T, M> {
         if meets {
             let kinds = [shared[0], shared[usize::from(!in_place)]];
             let kinds = kinds.map(|shared| if shared { Kind::Shared } else { Kind::Private });
-            let (sync, element) = (of.sync, super::element::<T, M>);
+            let (sync, element) = (of.sync, super::describe::element::<T, M>);
             Whole { site, op, root, sync, kinds, in_place, element, besides }.enter(team);
         }
         let source = read(&of.source);

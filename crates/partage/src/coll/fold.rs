@@ -9,8 +9,9 @@
 
 use super::buffer::{Dest, Ready, Side, Source, What};
 use super::check::{self, Whole};
+use super::describe::is_of_others;
 use super::reduce::{OrNone, ReduceOp, With, as_two, fold, or_end, or_none};
-use super::{In, Out, is_of_others};
+use super::{In, Out};
 use crate::array::SharedArray;
 use crate::team::{Team, TeamRank};
 use bytemuck::Pod;
@@ -158,7 +159,7 @@ fn whole<T: Pod, O: ReduceOp<T>>(
     let kinds = sides.map(|side| if matches!(side, What::Shared(..)) { Kind::Shared } else { Kind::Private });
     let in_place = std::ptr::eq(sides[0], sides[1]);
     let besides = if team.inner.check { number(sides, [exclusive, in_place]) } else { 0 };
-    let (root, element) = (root.unwrap_or(TeamRank(0)), super::element::<T, With<T, O>>);
+    let (root, element) = (root.unwrap_or(TeamRank(0)), super::describe::element::<T, With<T, O>>);
     Whole { site, op, root, sync, kinds, in_place, element, besides }
 }
 
